@@ -7,6 +7,7 @@
 #include "cuda/lib.h"
 #include "cuda/rtc.h"
 #include "cuda/runtime.h"
+#include "cuda/trace.h"
 #include "layout.h"
 
 static int device_count;
@@ -254,6 +255,10 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 moth_cuda_program_kernel,
                                 moth_cuda_function_launch,
                                 moth_cuda_function_occupancy,
+                                moth_cuda_trace_start,
+                                moth_cuda_trace_begin,
+                                moth_cuda_trace_end,
+                                moth_cuda_trace_stop,
                                 moth_cuda_library};
 
 static MothStatus look_at(int i) {

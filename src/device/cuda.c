@@ -16,6 +16,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char why[1024];
 static const MothCudaApi *api;
+static bool ready; /* set atomically */
 
 static void open_backend(void) {
   static const char *const modes[] = {"off", "emu", "auto", NULL};
@@ -57,6 +58,12 @@ static void open_backend(void) {
   const char *problem = open(&api);
   if (problem)
     snprintf(why, sizeof why, "%.1000s", problem);
+  else
+    __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
+}
+
+const MothCudaApi *moth_cuda_opened(void) {
+  return __atomic_load_n(&ready, __ATOMIC_ACQUIRE) ? api : NULL;
 }
 
 const MothCudaApi *moth_cuda_api(void) {

@@ -53,6 +53,19 @@ typedef void (*MothCudaVisit)(void *ctx, const void *segment, size_t segment_siz
                               bool is_private, const MothStream *stream, const void *p, size_t size,
                               int state);
 
+/* What a device did, for a profile. */
+typedef enum MothCudaWorkKind { MOTH_CUDA_KERNEL, MOTH_CUDA_COPY, MOTH_CUDA_FILL } MothCudaWorkKind;
+typedef struct MothCudaWork {
+  int64_t begin, end; /* ns of CLOCK_MONOTONIC */
+  int64_t bytes;      /* of copies and fills */
+  const char *name;   /* NULL: all that the call launched */
+  uint64_t id;        /* of the call that launched it, as trace_begin was told; 0: not known */
+  uint64_t stream;
+  int device;
+  uint8_t kind;
+} MothCudaWork;
+typedef void (*MothCudaSeen)(void *ctx, const MothCudaWork *work);
+
 enum { MOTH_CUDA_GLOBAL, MOTH_CUDA_THREAD_LOCAL, MOTH_CUDA_RELAXED }; /* capture modes */
 
 /* The functions of the backend for moth.cuda. Devices are indices from 0, checked by the caller (moth_device_check). */
@@ -94,6 +107,14 @@ typedef struct MothCudaApi {
   MothStatus (*launch)(MothCudaFunction *f, int device, const unsigned *grid, const unsigned *block,
                        size_t shared, void **args);
   MothStatus (*occupancy)(MothCudaFunction *f, int device, int threads, size_t shared, int *blocks);
+  /* traces of what devices do, one at a time (src/profile). start: *by_events is NULL if CUPTI sees it, else why it does
+   * not: then pairs of events measure each call. begin and end surround a call; id > 0 grows with each call of a thread;
+   * device -1: none has a part in it; leaf: it has called nothing else that is traced. stop waits for the devices and
+   * calls `seen` for all that they did. */
+  MothStatus (*trace_start)(const char **by_events);
+  void (*trace_begin)(uint64_t id, int device);
+  void (*trace_end)(uint64_t id, bool leaf);
+  MothStatus (*trace_stop)(MothCudaSeen seen, void *ctx);
   /* opens CUDA's library i, from 0: its name (NULL behind the last), and its version as it counts itself;
    * the error says where it was looked for */
   MothStatus (*library)(int i, const char **name, int64_t *version);
@@ -101,5 +122,7 @@ typedef struct MothCudaApi {
 
 /* Opens the backend. NULL: it cannot be used, moth_last_error() says why. */
 MOTH_API const MothCudaApi *moth_cuda_api(void);
+/* The backend if it has been opened, else NULL. */
+const MothCudaApi *moth_cuda_opened(void);
 
 #endif

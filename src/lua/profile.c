@@ -71,11 +71,12 @@ static int b_frames(lua_State *L) {
 
 /* --- functions ------------------------------------------------------------------------------------------- */
 
-/* profile_start(max_events, shapes, memory, frames) */
+/* profile_start(max_events, shapes, memory, frames, device) */
 static int b_start(lua_State *L) {
   MothProfileOptions o = {.max_events = moth_lua_check_integer(L, 1, 1, 2147483647),
                           .shapes = lua_toboolean(L, 2),
                           .memory = lua_toboolean(L, 3),
+                          .device = lua_toboolean(L, 5),
                           .frames = (int32_t)moth_lua_check_integer(L, 4, 0, MOST_FRAMES)};
   moth_profile_here = here;
   MothStatus s = moth_profile_start(&o);
@@ -135,7 +136,7 @@ static void set_number(lua_State *L, const char *name, int64_t value) {
   lua_setfield(L, -2, name);
 }
 
-/* profile_info(recording) -> { threads, names, places, duration, lost, lost_since, began }. The pointers in `threads` live
+/* profile_info(recording) -> { threads, names, places, duration, lost, lost_since, began, work, nwork, device, by_events }. The pointers in `threads` live
  * as long as the recording. Numbers of names and places count from 0, places are { source, line, caller }. */
 static int b_info(lua_State *L) {
   const MothProfile *p = check(L);
@@ -175,6 +176,15 @@ static int b_info(lua_State *L) {
   set_number(L, "lost", moth_profile_lost(p, &since));
   set_number(L, "lost_since", since);
   set_number(L, "began", moth_profile_began(p));
+  int64_t n;
+  const char *by_events;
+  lua_pushlightuserdata(L, (void *)moth_profile_work(p, &n));
+  lua_setfield(L, -2, "work");
+  set_number(L, "nwork", n);
+  lua_pushboolean(L, moth_profile_device(p, &by_events));
+  lua_setfield(L, -2, "device");
+  lua_pushstring(L, by_events); /* or nil */
+  lua_setfield(L, -2, "by_events");
   return 1;
 }
 
@@ -217,6 +227,7 @@ void moth_lua_open_profile(lua_State *L) {
   lua_pushboolean(L, moth_env_flag("MOTH_NVTX", false));
   lua_setfield(L, -2, "nvtx_wanted");
   set_number(L, "event_size", sizeof(MothEvent));
+  set_number(L, "work_size", sizeof(MothWork));
   set_number(L, "chunk", MOTH_PROFILE_CHUNK);
   lua_newtable(L); /* dtypes by their codes in shapes */
   for (int d = 0; d < MOTH_NDTYPES; d++) {

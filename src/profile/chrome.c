@@ -116,6 +116,16 @@ static void put_shapes(Out *o, const int64_t *s) {
   put(o, "]");
 }
 
+static void put_call(Out *o, const MothProfile *p, const MothEvent *e) {
+  char name[160];
+  const char *text = moth_profile_name_at(p, e->name);
+  if (e->kind == MOTH_EVENT_OP) {
+    snprintf(name, sizeof name, "moth::%s", text);
+    text = name;
+  }
+  put_string(o, text);
+}
+
 static void put_event(Out *o, const MothProfile *p, const MothProfileThread *t, int pid,
                       const MothEvent *e, int64_t begin, int64_t end) {
   bool node = e->kind == MOTH_EVENT_NODE;
@@ -131,13 +141,7 @@ static void put_event(Out *o, const MothProfile *p, const MothProfileThread *t, 
   put(o, ",\"dur\":");
   put_us(o, end - begin);
   put(o, ",\"name\":");
-  if (e->kind == MOTH_EVENT_OP) {
-    char name[160];
-    snprintf(name, sizeof name, "moth::%s", moth_profile_name_at(p, e->name));
-    put_string(o, name);
-  } else {
-    put_string(o, moth_profile_name_at(p, e->name));
-  }
+  put_call(o, p, e);
   need(o);
   put(o, ",\"args\":{\"bytes\":");
   put_integer(o, e->bytes);
@@ -198,6 +202,89 @@ static int64_t *ends_of(const MothProfile *p, const MothProfileThread *t) {
   return ends;
 }
 
+/* The track of a device's stream: processes of traces are devices, their threads streams. */
+static int process_of(const MothWork *w) {
+  return 1000000000 + w->device; /* above all processes */
+}
+
+static const MothProfileThread *launcher(const MothProfile *p, const MothWork *w) {
+  const MothProfileThread *t = w->thread >= 0 ? moth_profile_thread(p, w->thread) : NULL;
+  return t && w->event < t->n ? t : NULL;
+}
+
+static void put_place(Out *o, int process, int64_t thread, int64_t ns) {
+  put(o, ",\"pid\":");
+  put_integer(o, process);
+  put(o, ",\"tid\":");
+  put_integer(o, thread);
+  put(o, ",\"ts\":");
+  put_us(o, ns);
+}
+
+static void put_work(Out *o, const MothProfile *p, const MothWork *w, int64_t number, int stream,
+                     int64_t begin) {
+  static const char *const categories[] = {"kernel", "gpu_memcpy", "gpu_memset"};
+  const MothProfileThread *t = launcher(p, w);
+  const MothEvent *e = t ? event_at(t, w->event) : NULL;
+  need(o);
+  put(o, ",\n{\"ph\":\"X\",\"cat\":\"");
+  put(o, categories[w->kind]);
+  put(o, "\"");
+  put_place(o, process_of(w), stream, begin);
+  put(o, ",\"dur\":");
+  put_us(o, w->end > begin ? w->end - begin : 0);
+  put(o, ",\"name\":");
+  if (w->name >= 0)
+    put_string(o, moth_profile_name_at(p, (uint32_t)w->name));
+  else if (e)
+    put_call(o, p, e);
+  else
+    put_string(o, "?");
+  need(o);
+  put(o, ",\"args\":{\"device\":");
+  put_integer(o, w->device);
+  put(o, ",\"stream\":");
+  put_integer(o, stream);
+  put(o, ",\"bytes\":");
+  put_integer(o, w->bytes);
+  put(o, "}}");
+  if (!e)
+    return;
+  for (int k = 0; k < 2; k++) { /* an arrow from the call to what it launched */
+    need(o);
+    put(o, k ? ",\n{\"ph\":\"f\",\"bp\":\"e\"" : ",\n{\"ph\":\"s\"");
+    put(o, ",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":");
+    put_integer(o, number + 1);
+    put_place(o, k ? process_of(w) : (int)getpid(), k ? stream : t->id, k ? begin : e->begin);
+    put(o, "}");
+  }
+}
+
+/* Streams are numbered from 1 on each device. Clocks of devices are coarse: what begins before the end of what was
+ * there before begins with that. */
+static void put_devices(Out *o, const MothProfile *p) {
+  int64_t n, reach = 0;
+  const MothWork *list = moth_profile_work(p, &n);
+  for (int64_t i = 0, stream = 0; i < n; i++) {
+    const MothWork *w = &list[i], *last = i ? w - 1 : NULL;
+    bool new_device = !last || last->device != w->device;
+    if (new_device || last->stream != w->stream) {
+      char name[64];
+      stream = new_device ? 1 : stream + 1;
+      reach = 0;
+      if (new_device) {
+        snprintf(name, sizeof name, "cuda:%d", w->device);
+        put_named(o, "process_name", process_of(w), 0, name);
+      }
+      snprintf(name, sizeof name, "stream %d", (int)stream);
+      put_named(o, "thread_name", process_of(w), stream, name);
+    }
+    int64_t begin = w->begin > reach ? w->begin : reach;
+    reach = w->end > begin ? w->end : begin;
+    put_work(o, p, w, i, (int)stream, begin);
+  }
+}
+
 static MothStatus write_all(const MothProfile *p, Out *o) {
   int pid = (int)getpid();
   put(o, "{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"moth_version\":");
@@ -222,6 +309,7 @@ static MothStatus write_all(const MothProfile *p, Out *o) {
     }
     free(ends);
   }
+  put_devices(o, p);
   need(o);
   put(o, "\n]}\n");
   flush(o);

@@ -17,21 +17,34 @@ typedef enum MothEventKind {
   MOTH_EVENT_COMPILED /* a segment of a compiled function */
 } MothEventKind;
 
-typedef struct MothEvent {
+typedef struct MothEvent { /* 64 bytes */
   int64_t begin,
       end; /* ns since the recording began; end < begin: it was open when the recording ended */
   int64_t
       bytes; /* live bytes behind it less those before it (exact to 64 KB per thread); with `memory` */
-  uint64_t seq;    /* of the node that the call recorded, or that ran; 0: none */
-  int32_t parent;  /* number of an event of the same thread; -1 */
-  uint32_t name;   /* of moth_profile_name_at */
-  int32_t place;   /* of moth_profile_place_at; -1: not known */
-  int32_t shapes;  /* of the arguments: position in the thread's shapes; -1: none */
-  int32_t results; /* the same of the results */
-  uint8_t kind;    /* MothEventKind */
-  uint8_t device;  /* MothDeviceType */
+  int64_t device_bytes; /* the same of the CUDA device of the call */
+  uint64_t seq;         /* of the node that the call recorded, or that ran; 0: none */
+  int32_t parent;       /* number of an event of the same thread; -1 */
+  uint32_t name;        /* of moth_profile_name_at */
+  int32_t place;        /* of moth_profile_place_at; -1: not known */
+  int32_t shapes;       /* of the arguments: position in the thread's shapes; -1: none */
+  int32_t results;      /* the same of the results */
+  uint8_t kind;         /* MothEventKind */
+  uint8_t device;       /* MothDeviceType */
   uint8_t failed;
+  uint8_t traced; /* devices were asked what the call launched */
 } MothEvent;
+
+/* Work of a CUDA device. */
+typedef struct MothWork {
+  int64_t begin, end; /* ns since the recording began */
+  int64_t bytes;      /* of copies and fills */
+  uint64_t stream;    /* as CUDA or CUPTI numbers it */
+  int32_t name;       /* of moth_profile_name_at; -1: the call's, which was measured as a whole */
+  int32_t thread, event; /* the call that launched it; -1: not known */
+  uint8_t kind;          /* MothCudaWorkKind */
+  uint8_t device;
+} MothWork;
 
 enum { MOTH_PROFILE_CHUNK = 1 << 16 }; /* events */
 
@@ -48,6 +61,7 @@ typedef struct MothProfile MothProfile;
 typedef struct MothProfileOptions {
   int64_t max_events; /* of all threads; 0: a million. When it is reached, recording stops. */
   bool shapes, memory;
+  bool device;    /* what CUDA devices do, once CUDA has been opened */
   int32_t frames; /* Lua frames kept of each outermost call: 0 to 12 */
 } MothProfileOptions;
 
@@ -79,6 +93,11 @@ MOTH_API int64_t moth_profile_duration(const MothProfile *p);
 MOTH_API int64_t moth_profile_lost(const MothProfile *p, int64_t *since);
 /* Nanoseconds of CLOCK_REALTIME when it began. */
 MOTH_API int64_t moth_profile_began(const MothProfile *p);
+
+/* What devices did, by device, stream and time. */
+MOTH_API const MothWork *moth_profile_work(const MothProfile *p, int64_t *n);
+/* Whether devices were recorded; *by_events: NULL, or why they were not by CUPTI but by pairs of events. */
+MOTH_API bool moth_profile_device(const MothProfile *p, const char **by_events);
 
 /* Writes it as Chrome's trace format (JSON), which Perfetto and chrome://tracing open. Source: "Trace Event Format"
  * (Google). MOTH_ERR_IO with a message. */

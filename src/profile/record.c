@@ -16,6 +16,7 @@
 #include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/error.h"
+#include "device/cuda.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/registry.h"
 #include "profile/table.h"
@@ -28,6 +29,7 @@ enum { KNOWN = 256 };
 typedef struct Track {
   MothProfileThread t;
   struct Track *next;
+  int32_t number; /* from 0 */
   MothProfile *profile;
   int32_t open; /* the innermost event that has not ended; -1 */
   int64_t size; /* of shapes */
@@ -48,7 +50,11 @@ struct MothProfile {
   int64_t nchunks; /* that a track may have */
   _Atomic int64_t left;
   _Atomic int64_t lost, lost_since;
-  int64_t ticks0, ticks1, ns0, ns1, began;
+  int64_t ticks0, ticks1, ns0, ns1, began, last; /* last: when devices were done, since ns0 */
+  const MothCudaApi *cuda; /* NULL: devices are not traced; set atomically, under `lock` */
+  const char *by_events;
+  MothWork *work;
+  int64_t nwork, work_size;
   MothNames names, places;
 };
 
@@ -105,7 +111,7 @@ static Track *new_track(MothProfile *p) {
   while (*at)
     at = &(*at)->next;
   *at = t;
-  p->ntracks++;
+  t->number = p->ntracks++;
   pthread_mutex_unlock(&lock);
   return t;
 }
@@ -181,6 +187,119 @@ static inline uint32_t name_of(Track *t, const char *text, bool inplace) {
   return name < 0 ? 0 : (uint32_t)name;
 }
 
+/* --- devices ------------------------------------------------------------------------------------------ */
+
+static const MothCudaApi *start_trace(MothProfile *p) {
+  const MothCudaApi *api = moth_cuda_opened();
+  if (!api)
+    return NULL;
+  pthread_mutex_lock(&lock);
+  if (!p->cuda && p == current && api->trace_start(&p->by_events) == MOTH_OK)
+    __atomic_store_n(&p->cuda, api, __ATOMIC_RELEASE);
+  api = p->cuda;
+  pthread_mutex_unlock(&lock);
+  return api;
+}
+
+/* NULL: nothing was done with CUDA yet. */
+static inline const MothCudaApi *tracer(MothProfile *p) {
+  const MothCudaApi *api = __atomic_load_n(&p->cuda, __ATOMIC_ACQUIRE);
+  return api ? api : start_trace(p);
+}
+
+/* The CUDA device of a call, that of its arguments; -1: it has none. */
+static int device_of(const MothCall *c) {
+  if (c->device.type == MOTH_CUDA)
+    return c->device.index;
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n; k++) {
+      MothDevice d = (v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k])->device;
+      if (d.type == MOTH_CUDA)
+        return d.index;
+    }
+    if (v.tag == MOTH_V_DEVICE && v.u.i >> 8 == MOTH_CUDA)
+      return (uint8_t)v.u.i;
+  }
+  return -1;
+}
+
+static int64_t device_live(const MothCudaApi *api, int device) {
+  MothCudaMemory m;
+  api->memory(device, &m);
+  return m.allocated.current;
+}
+
+static uint64_t trace_id(const Track *t, int32_t at) {
+  return ((uint64_t)t->number << 32 | (uint32_t)at) + 1;
+}
+
+/* Of ranges nothing: coroutines may end them in another order. */
+static void trace(Track *t, MothEvent *e, const MothCall *c) {
+  const MothCudaApi *api = tracer(t->profile);
+  if (!api ||
+      (e->kind != MOTH_EVENT_OP && e->kind != MOTH_EVENT_NODE && e->kind != MOTH_EVENT_COMPILED))
+    return;
+  int device = c ? device_of(c) : e->kind == MOTH_EVENT_COMPILED ? api->current() : -1;
+  e->traced = (uint8_t)(device < 0 ? 1 : device + 2);
+  if (device >= 0 && t->profile->o.memory)
+    e->device_bytes = -device_live(api, device);
+  api->trace_begin(trace_id(t, t->open), device);
+}
+
+static void untrace(Track *t, MothEvent *e, int32_t at) {
+  const MothCudaApi *api = t->profile->cuda;
+  api->trace_end(trace_id(t, at), t->t.n == at + 1 && e->kind != MOTH_EVENT_NODE);
+  if (e->traced > 1 && t->profile->o.memory)
+    e->device_bytes += device_live(api, e->traced - 2);
+}
+
+static int by_time(const void *a, const void *b) {
+  const MothWork *x = a, *y = b;
+  if (x->device != y->device)
+    return x->device < y->device ? -1 : 1;
+  if (x->stream != y->stream)
+    return x->stream < y->stream ? -1 : 1;
+  return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1)
+                              : (x->end < y->end) - (x->end > y->end);
+}
+
+static void seen(void *ctx, const MothCudaWork *w) {
+  MothProfile *p = ctx;
+  if (p->nwork == p->work_size) {
+    int64_t size = p->work_size ? 2 * p->work_size : 1024;
+    MothWork *bigger = realloc(p->work, sizeof *bigger * (size_t)size);
+    if (!bigger)
+      return;
+    p->work = bigger;
+    p->work_size = size;
+  }
+  int64_t begin = w->begin - p->ns0, end = w->end - p->ns0;
+  if (begin < 0)
+    return;
+  uint64_t id = w->id - 1;
+  p->work[p->nwork++] =
+      (MothWork){.begin = begin,
+                 .end = end,
+                 .bytes = w->bytes,
+                 .stream = w->stream,
+                 .name = w->name ? moth_names_add(&p->names, -1, w->name, 0, NULL) : -1,
+                 .thread = w->id ? (int32_t)(id >> 32) : -1,
+                 .event = w->id ? (int32_t)(uint32_t)id : -1,
+                 .kind = w->kind,
+                 .device = (uint8_t)w->device};
+  p->last = end > p->last ? end : p->last;
+}
+
+static void stop_trace(MothProfile *p) {
+  if (!p->cuda)
+    return;
+  p->cuda->trace_stop(seen, p);
+  if (p->nwork)
+    qsort(p->work, (size_t)p->nwork, sizeof *p->work, by_time);
+}
+
 /* The track that the event of a token is in; NULL: its recording has ended. */
 static Track *track_of(int64_t token) {
   const MothProfile *p = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
@@ -195,6 +314,8 @@ static void end_event(Track *t, int32_t at) {
   e->end = ticks();
   if (t->profile->o.memory)
     e->bytes += moth_alloc_live();
+  if (__builtin_expect(e->traced, 0))
+    untrace(t, e, at);
   /* Ranges of coroutines need not nest: only where it encloses the innermost one, that has ended, too. */
   for (int32_t i = t->open; i >= at; i = event_at(t, i)->parent)
     if (i == at) {
@@ -265,6 +386,8 @@ static int64_t begin(MothEventKind kind, const char *name, bool inplace, const M
     e->place = moth_profile_here(o->frames);
   if (o->memory)
     e->bytes = -moth_alloc_live();
+  if (o->device)
+    trace(t, e, c);
   e->begin = ticks();
   return at;
 }
@@ -393,6 +516,7 @@ MothProfile *moth_profile_stop(void) {
   for (Track *t = p->tracks; t && p->list; t = t->next)
     p->list[n++] = t;
   p->ntracks = n;
+  stop_trace(p);
   convert(p);
   return p;
 }
@@ -410,6 +534,7 @@ void moth_profile_free(MothProfile *p) {
   }
   moth_names_free(&p->names);
   moth_names_free(&p->places);
+  free(p->work);
   free(p->list);
   free(p);
 }
@@ -442,7 +567,7 @@ MothPlace moth_profile_place_at(const MothProfile *p, int32_t place) {
 }
 
 int64_t moth_profile_duration(const MothProfile *p) {
-  return p->ns1 - p->ns0;
+  return p->ns1 - p->ns0 > p->last ? p->ns1 - p->ns0 : p->last;
 }
 
 int64_t moth_profile_lost(const MothProfile *p, int64_t *since) {
@@ -452,4 +577,14 @@ int64_t moth_profile_lost(const MothProfile *p, int64_t *since) {
 
 int64_t moth_profile_began(const MothProfile *p) {
   return p->began;
+}
+
+const MothWork *moth_profile_work(const MothProfile *p, int64_t *n) {
+  *n = p->nwork;
+  return p->work;
+}
+
+bool moth_profile_device(const MothProfile *p, const char **by_events) {
+  *by_events = p->by_events;
+  return p->cuda != NULL;
 }

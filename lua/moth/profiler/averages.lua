@@ -8,8 +8,9 @@ local each = require "moth.each"
 local M = {}
 
 --- A row: key, count; in us: cpu_time_total (with what it calls; a call in one of the same name counts once),
--- self_cpu_time_total, cpu_time (mean); in bytes: cpu_memory_usage, self_cpu_memory_usage (live bytes behind less those
--- before); with shapes: input_shapes (grouped by them), flops, bytes (of its arguments and results).
+-- self_cpu_time_total, cpu_time (mean), cuda_time_total, self_cuda_time_total (of what it launched); in bytes:
+-- cpu_memory_usage, self_cpu_memory_usage, cuda_memory_usage (live bytes behind less those before); with shapes:
+-- input_shapes (grouped by them), flops, bytes (of its arguments and results).
 local Row = class "FunctionEventAvg"
 
 function Row:__tostring()
@@ -86,7 +87,10 @@ function M.of(r, o)
       if not nested then
         row.cpu_time_total = row.cpu_time_total + whole
         row.cpu_memory_usage = row.cpu_memory_usage + tonumber(e.bytes)
+        row.cuda_memory_usage = row.cuda_memory_usage + tonumber(e.device_bytes)
+        if t.device_total then row.cuda_time_total = row.cuda_time_total + t.device_total[i] / 1e3 end
       end
+      if t.device_own then row.self_cuda_time_total = row.self_cuda_time_total + t.device_own[i] / 1e3 end
       row.self_cpu_memory_usage = row.self_cpu_memory_usage + t.own_bytes[i]
       if e.device ~= 0 then row.device = "device" end
       if arguments and e.results >= 0 and not nested then
@@ -95,6 +99,24 @@ function M.of(r, o)
         if n then row.flops = (row.flops or 0) + n end
         row.bytes = (row.bytes or 0) + flops.bytes(arguments, results)
       end
+    end
+  end
+  list.cuda_time_total = 0
+  for k = 0, r.nwork - 1 do
+    local w = r.work[k]
+    local time = tonumber(w.stop - w.start) / 1e3
+    list.cuda_time_total = list.cuda_time_total + time
+    if w.name >= 0 then
+      local key = "kernel\0" .. r.names[w.name]
+      local row = rows[key]
+      if not row then
+        row = new_row(r.names[w.name])
+        row.device, row.is_kernel = "cuda", true
+        rows[key], list[#list + 1] = row, row
+      end
+      row.count = row.count + 1
+      row.cuda_time_total = row.cuda_time_total + time
+      row.self_cuda_time_total = row.self_cuda_time_total + time
     end
   end
   for _, row in ipairs(list) do row.cpu_time = row.cpu_time_total / row.count end
@@ -124,6 +146,13 @@ local function columns_of(list)
   if r.memory then
     c[#c + 1] = { "CPU Mem", function(row) return M.memory(row.cpu_memory_usage) end }
     c[#c + 1] = { "Self CPU Mem", function(row) return M.memory(row.self_cpu_memory_usage) end }
+  end
+  if r.device then
+    local all = math.max(list.cuda_time_total, 1e-9)
+    c[#c + 1] = { "Self CUDA", function(row) return M.time(row.self_cuda_time_total) end }
+    c[#c + 1] = { "Self CUDA %", function(row) return ("%.2f%%"):format(100 * row.self_cuda_time_total / all) end }
+    c[#c + 1] = { "CUDA total", function(row) return M.time(row.cuda_time_total) end }
+    if r.memory then c[#c + 1] = { "CUDA Mem", function(row) return M.memory(row.cuda_memory_usage) end } end
   end
   c[#c + 1] = { "# of Calls", function(row) return tostring(row.count) end }
   if list[1] and list[1].input_shapes then
@@ -203,6 +232,10 @@ function Averages:table(o)
   for _, row in ipairs(cells) do lines[#lines + 1] = (form:format(unpack(row)):gsub("%s+$", "")) end
   lines[#lines + 1] = line
   lines[#lines + 1] = "Self CPU time total: " .. M.time(self.self_cpu_time_total)
+  if self.recording.device then
+    lines[#lines + 1] = "CUDA time total: " .. M.time(self.cuda_time_total)
+    lines[#lines + 1] = self.recording:device_text()
+  end
   lines[#lines + 1] = self.recording:outside_text()
   if self.recording.lost > 0 then
     lines[#lines + 1] = ("%d events were not recorded: the limit of max_events was reached after %s"):format(

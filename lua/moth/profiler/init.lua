@@ -61,11 +61,20 @@ end
 
 -- ---- recording ------------------------------------------------------------------------------------------
 
+-- Devices are recorded unless "cpu" alone is asked for; CUDA is not opened for that, unless "cuda" is asked for.
+local function records_devices(o)
+  if not o.activities then return true end
+  local asked
+  for _, name in ipairs(o.activities) do asked = asked or name == "cuda" end
+  if asked then require("moth").cuda.is_available() end
+  return asked or false
+end
+
 local function open(self)
   local o = self.options
   local frames = o.with_stack and 12 or o.places == false and 0 or 1
   C.start(o.max_events or 1000000, (o.record_shapes or o.with_flops) and true or false, o.profile_memory or false,
-    frames)
+    frames, records_devices(o))
   self.open = true
   if o.with_modules then require("moth.nn.module").__record(require("moth.profiler.modules")) end
 end
@@ -158,22 +167,37 @@ end
 --- The table of all names: key_averages():table(o).
 function Profile:table(o) return self:key_averages():table(o) end
 
---- The n rows with most time of their own (3).
+--- The n rows with most time of their own (3); where a CUDA device was at work, of its time: kernels, if CUPTI names
+-- them.
 function Profile:top(n)
   n = n == nil and 3 or check.integer("[profiler.top]", "n", n, 1)
   local list, out = self:key_averages(), {}
+  if self.recording.nwork > 0 then
+    local kernels = {}
+    for _, row in ipairs(list) do
+      if row.is_kernel or self.recording.by_events then kernels[#kernels + 1] = row end
+    end
+    list = kernels
+    table.sort(list, function(a, b)
+      local x, y = a.self_cuda_time_total, b.self_cuda_time_total
+      if x ~= y then return x > y end
+      return a.key < b.key
+    end)
+  end
   for k = 1, math.min(n, #list) do out[k] = list[k] end
   return out
 end
 
 --- All events, in the order of their beginnings for each thread: a list of { name, kind, thread, start, duration,
--- self_time (us), parent (the event that encloses it), bytes, shapes, stack }.
+-- self_time (us), parent (the event that encloses it), bytes, shapes, stack }; then what devices did, of kind "kernel",
+-- "copy" or "fill": { name, kind, device, stream, start, duration, parent (the call that launched it), bytes }.
 function Profile:events()
-  local r, out = recorded(self, "events"), {}
+  local r, out, all = recorded(self, "events"), {}, {}
   local names = {}
   for name, k in each(recording.kinds) do names[k] = name end
   for _, t in ipairs(r.tracks) do
     local mine = {}
+    all[#all + 1] = mine
     for i = 0, t.n - 1 do
       local e = recording.event(t, i)
       mine[i] = { name = r:name_of(e), kind = names[e.kind], thread = t.id, start = t.start[i] / 1e3,
@@ -182,6 +206,14 @@ function Profile:events()
         stack = r:stack(r:place_of(t, i)) }
       out[#out + 1] = mine[i]
     end
+  end
+  for k = 0, r.nwork - 1 do
+    local w = r.work[k]
+    local launcher = w.thread >= 0 and all[w.thread + 1][w.event] or nil
+    out[#out + 1] = { name = r:name_of_work(w), kind = ({ [0] = "kernel", "copy", "fill" })[w.kind],
+      device = "cuda:" .. w.device, stream = tonumber(w.stream), start = tonumber(w.start) / 1e3,
+      duration = tonumber(w.stop - w.start) / 1e3, parent = launcher, bytes = tonumber(w.bytes),
+      stack = launcher and launcher.stack }
   end
   return out
 end

@@ -50,10 +50,11 @@ const tracks = D.tracks.map((t) => {
     if (up >= 0) { own[up] -= own[i]; depth[i] = depth[up] + 1; deepest = Math.max(deepest, depth[i]); }
     part[i] = up >= 0 && part[up] !== "forward" ? part[up] : D.parts[t.part[i]];
   }
-  return { id: t.id, n, start, stop, own, depth, part, deepest, name: t.name, parent: t.parent, place: t.place };
+  return { label: t.label, device: !!t.device, n, start, stop, own, depth, part, deepest, name: t.name, parent: t.parent, place: t.place };
 });
 const rows = new Map(); let calls = 0;
-for (const t of tracks) for (let i = 0; i < t.n; i++) {
+const hosts = tracks.filter((t) => !t.device); // what devices did is in the timeline alone
+for (const t of hosts) for (let i = 0; i < t.n; i++) {
   const key = t.name[i]; let r = rows.get(key); calls++;
   if (!r) rows.set(key, r = { key, name: D.names[key], part: t.part[i], count: 0, total: 0, own: 0, places: new Map() });
   r.count++; r.own += t.own[i];
@@ -91,7 +92,7 @@ function drawTimeline() {
   const [c, w] = fit(el("timeline"), Math.max(height, 60)), scale = w / (to - from); boxes = [];
   tracks.forEach((t, k) => {
     const last = new Float64Array(t.deepest + 2).fill(-1), dim = getComputedStyle(document.body).color;
-    c.fillStyle = dim; c.fillText("thread " + t.id, 2, tops[k] + 9);
+    c.fillStyle = dim; c.fillText(t.label, 2, tops[k] + 9);
     let lo = 0, hi = t.n; while (lo < hi) { const m = (lo + hi) >> 1; if (t.reach[m] < from) lo = m + 1; else hi = m; }
     for (let i = lo; i < t.n && t.start[i] <= to; i++) {
       if (t.stop[i] < from) continue;
@@ -133,7 +134,7 @@ el("timeline").addEventListener("dblclick", () => { from = 0; to = whole; drawTi
 function mark(name) { marked = marked === name ? -1 : name; drawTimeline(); drawFlame(); drawTable(); }
 // ---- flame graph
 const root = { key: -1, label: "all", total: 0, count: 1, children: new Map() };
-for (const t of tracks) { const nodes = new Array(t.n);
+for (const t of hosts) { const nodes = new Array(t.n);
   for (let i = 0; i < t.n; i++) {
     const up = t.parent[i] >= 0 ? nodes[t.parent[i]] : root; let f = up.children.get(t.name[i]);
     if (!f) up.children.set(t.name[i], f = { key: t.name[i], label: D.names[t.name[i]], part: t.part[i], total: 0, count: 0,

@@ -1,5 +1,8 @@
 --- What a profile has recorded, as arrays of numbers, and what follows from them. See src/profile/profile.h.
 --
+-- What CUDA devices did is in r.work, r.nwork structs by device, stream and time; then tracks have device_own and
+-- device_total, too: ns of devices for what an event launched, without and with the events in it.
+--
 -- A recording has `tracks`, a list of threads. A track has n events, numbered from 0 in the order of their beginnings,
 -- and arrays by these numbers: start and stop (ns since the recording began), own (the time in no other event),
 -- own_bytes, parent (-1: none). M.event(track, i) is the struct of one.
@@ -10,15 +13,22 @@ local C = B.profile
 
 ffi.cdef [[
 typedef struct {
-  int64_t start, stop, bytes;
+  int64_t start, stop, bytes, device_bytes;
   uint64_t seq;
   int32_t parent;
   uint32_t name;
   int32_t place, shapes, results;
-  uint8_t kind, device, failed;
+  uint8_t kind, device, failed, traced;
 } moth_profile_event;
+typedef struct {
+  int64_t start, stop, bytes;
+  uint64_t stream;
+  int32_t name, thread, event;
+  uint8_t kind, device;
+} moth_profile_work;
 ]]
 assert(ffi.sizeof "moth_profile_event" == C.event_size)
+assert(ffi.sizeof "moth_profile_work" == C.work_size)
 
 local M = {}
 
@@ -26,6 +36,7 @@ M.kinds = require("moth.profiler.range").kinds
 local kinds = M.kinds
 
 local chunk_type = ffi.typeof "moth_profile_event **"
+local work_type = ffi.typeof "moth_profile_work *"
 local shapes_type = ffi.typeof "int64_t *"
 local shift, mask = 16, C.chunk - 1
 assert(bit.lshift(1, shift) == C.chunk)
@@ -55,6 +66,24 @@ end
 local Recording = {}
 Recording.__index = Recording
 
+local function add_work(r)
+  for _, t in ipairs(r.tracks) do
+    t.device_own, t.device_total = ffi.new("double[?]", t.n + 1), ffi.new("double[?]", t.n + 1)
+  end
+  for k = 0, r.nwork - 1 do
+    local w = r.work[k]
+    local t = w.thread >= 0 and r.tracks[w.thread + 1]
+    if t and w.event < t.n then t.device_own[w.event] = t.device_own[w.event] + tonumber(w.stop - w.start) end
+  end
+  for _, t in ipairs(r.tracks) do
+    for i = t.n - 1, 0, -1 do -- what is within comes behind
+      t.device_total[i] = t.device_total[i] + t.device_own[i]
+      local up = t.parent[i]
+      if up >= 0 then t.device_total[up] = t.device_total[up] + t.device_total[i] end
+    end
+  end
+end
+
 --- Event i of a track: the struct.
 function M.event(track, i) return track.chunks[bit.rshift(i, shift)][bit.band(i, mask)] end
 local event = M.event
@@ -65,7 +94,46 @@ function M.new(handle)
   local r = setmetatable({ handle = handle, names = info.names, places = info.places, duration = info.duration,
     lost = info.lost, lost_since = info.lost_since, began = info.began, tracks = {} }, Recording)
   for i, t in ipairs(info.threads) do r.tracks[i] = track_of(t, info.duration) end
+  r.device, r.by_events, r.nwork = info.device, info.by_events, info.nwork
+  r.work = ffi.cast(work_type, info.work)
+  if r.nwork > 0 then add_work(r) end
   return r
+end
+
+--- The name of a device's work: a kernel's, or that of the call that was measured as a whole.
+function Recording:name_of_work(w)
+  if w.name >= 0 then return self.names[w.name] end
+  return self:name_of(event(self.tracks[w.thread + 1], w.event))
+end
+
+--- Streams of devices: a list of { device, stream, first, last (of r.work), name }.
+function Recording:streams()
+  local list = {}
+  for k = 0, self.nwork - 1 do
+    local w, s = self.work[k], list[#list]
+    if not s or s.device ~= w.device or s.id ~= w.stream then
+      local number = s and s.device == w.device and s.number + 1 or 1
+      s = { device = w.device, id = w.stream, number = number, first = k,
+        name = ("cuda:%d stream %d"):format(w.device, number) }
+      list[#list + 1] = s
+    end
+    s.last = k
+  end
+  return list
+end
+
+--- ns of all that devices did.
+function Recording:device_time()
+  local sum = 0
+  for k = 0, self.nwork - 1 do sum = sum + tonumber(self.work[k].stop - self.work[k].start) end
+  return sum
+end
+
+--- "by CUPTI" and the like, where devices were recorded.
+function Recording:device_text()
+  if not self.device then return nil end
+  if not self.by_events then return "CUDA times by CUPTI" end
+  return "CUDA times by pairs of events around calls (waits for launches count): " .. self.by_events
 end
 
 --- The number of events of all threads.

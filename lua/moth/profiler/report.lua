@@ -42,8 +42,39 @@ local function track_text(r, t, most, names, places)
     place[i + 1] = text and ("%d"):format(places(text)) or "-1"
   end
   local function column(title, values) return ('"%s":[%s]'):format(title, table.concat(values, ",")) end
-  return ('{"id":%d,%s}'):format(t.id, table.concat({ column("start", start), column("length", length),
+  return ('{"label":"thread %d",%s}'):format(t.id, table.concat({ column("start", start), column("length", length),
     column("name", name), column("parent", parent), column("part", part), column("place", place) }, ",\n"))
+end
+
+-- A device's stream. Its times are those of kernels; phase and place are those of the calls that launched them.
+local function stream_text(r, s, names, places)
+  local last = 0
+  local columns = { start = {}, length = {}, name = {}, parent = {}, part = {}, place = {} }
+  local function put(column, text) columns[column][#columns[column] + 1] = text end
+  for k = s.first, s.last do
+    local w = r.work[k]
+    local at = tonumber(w.start)
+    put("start", ("%d"):format(at - last))
+    put("length", ("%d"):format(tonumber(w.stop) - at))
+    last = at
+    put("name", ("%d"):format(names(r:name_of_work(w))))
+    put("parent", "-1")
+    local part, text = 0, nil
+    if w.thread >= 0 then
+      local t = r.tracks[w.thread + 1]
+      local i = w.event
+      while t.parent[i] >= 0 and breakdown.part(r, recording.event(t, i)) == "forward" do i = t.parent[i] end
+      part = number_of[breakdown.part(r, recording.event(t, i))] or 0
+      text = r:place_text(r:place_of(t, w.event))
+    end
+    put("part", ("%d"):format(part))
+    put("place", text and ("%d"):format(places(text)) or "-1")
+  end
+  local texts = {}
+  for _, column in ipairs { "start", "length", "name", "parent", "part", "place" } do
+    texts[#texts + 1] = ('"%s":[%s]'):format(column, table.concat(columns[column], ","))
+  end
+  return ('{"label":"%s","device":true,%s}'):format(s.name, table.concat(texts, ",\n"))
 end
 
 -- A function that numbers texts from 0, and the list of these.
@@ -71,8 +102,12 @@ function M.write(r, path)
       left = left - t.n
     end
   end
+  for _, s in ipairs(left > 0 and r:streams() or {}) do
+    tracks[#tracks + 1] = stream_text(r, s, names, places)
+  end
   local outside, inside = r:outside()
-  local about = ("moth %s, %d threads of ops, %d events%s%s"):format(moth.version, moth.get_num_threads(), r:count(),
+  local about = ("moth %s, %d threads of ops, %d events%s%s%s"):format(moth.version, moth.get_num_threads(), r:count(),
+    r.device and ", " .. r:device_text() or "",
     r:count() > M.limit and (", of which the first %d are shown"):format(M.limit) or "",
     r.lost > 0 and (", %d lost behind the limit of max_events after %s"):format(r.lost, time(r.lost_since / 1e3)) or "")
   local cards = {}
@@ -80,6 +115,7 @@ function M.write(r, path)
   card("wall time", time(r.duration / 1e3))
   card("in ops and ranges", time(inside / 1e3))
   card("outside of them", time(outside / 1e3))
+  if r.nwork > 0 then card("in kernels", time(r:device_time() / 1e3)) end
   local b = breakdown.of(r)
   for _, part in ipairs { "loader", "forward", "backward", "optimizer" } do
     if b[part] > 0 then card(part, time(b[part] * b.steps * 1e3)) end
