@@ -265,8 +265,8 @@ end
 
 -- marks -------------------------------------------------------------------------------------------
 
---- Ranges and marks for NVIDIA's tools (nsys, ncu), by NVTX; no device is needed. Where no tool runs they do nothing, and
--- nvtx.why() says so. MOTH_NVTX=1: ranges of moth.profiler.record_function and of modules, too.
+--- Ranges and marks for NVIDIA's tools (nsys, ncu), by NVTX; no device is needed. Where no tool runs they do nothing,
+-- and nvtx.why() says so. MOTH_NVTX=1: ranges of moth.profiler.record_function, too.
 local nvtx = B.profile.nvtx
 local nvtx_range = B.named(nvtx, "nvtx.range")
 M.nvtx = require("moth.lang.lazy").strict({
