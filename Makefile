@@ -174,7 +174,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs tour install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs tour install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -207,8 +207,8 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-test deps-dev deps-cover:
-	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(if $(filter %-dev,$@),dev) $(if $(filter %-cover,$@),cover)
+deps deps-test deps-dev deps-cover deps-hosts:
+	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(filter dev cover hosts,$(@:deps-%=%))
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
@@ -398,7 +398,7 @@ clean:
 
 help:
 	@printf '%s\n' 'make             the CPU build, into build/' \
-	  'make deps        install what building and testing need (Debian packages); deps-dev: the tools of lint too' \
+	  'make deps        install what building and testing need, from Debian; deps-dev: the tools of lint too; deps-hosts: Neovim, nginx, LOVE' \
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \

@@ -42,9 +42,10 @@ local function source()
     end
   end
   local font = glyphs()
+  local straight, spread = moth.tensor { { 1, 0, 0 }, { 0, 1, 0 } }, moth.tensor { 0.15, 0.15, 0.03 }
   return function()
     local labels = moth.randint(1, DIGITS + 1, { BATCH })
-    local theta = moth.tensor { { 1, 0, 0 }, { 0, 1, 0 } } + moth.randn(BATCH, 2, 3) * 0.15
+    local theta = straight + moth.randn(BATCH, 2, 3) * spread
     local x = F.grid_sample(font:index_select(1, labels), F.affine_grid(theta, { BATCH, 1, SIZE, SIZE },
       { align_corners = false }), { align_corners = false })
     return x:flatten(2), labels

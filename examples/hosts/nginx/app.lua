@@ -6,9 +6,9 @@ local ffi = require "ffi"
 local json = require "cjson.safe"
 local M = {}
 
-local moth, model, why
+local moth, model
 
---- Loads the network. An error is kept and told to clients: nginx itself goes on, and so do its other locations.
+--- Loads the network. After an error nginx itself goes on, and so do its other locations.
 function M.load(path)
   local ok, message = pcall(function()
     moth = require "moth"
@@ -17,7 +17,7 @@ function M.load(path)
     model(moth.zeros(1, 784)) -- what is made at the first call is made now
   end)
   if not ok then
-    why, model = message, nil
+    model = nil
     ngx.log(ngx.ERR, "no model: ", message)
   end
 end
@@ -48,7 +48,7 @@ end
 
 --- Answers a request. Errors of moth name the op and the shapes; they are the client's to read.
 function M.predict()
-  if not model then return answer(503, { error = why or "the model is not loaded yet" }) end
+  if not model then return answer(503, { error = "no model; the error log says why" }) end
   local ok, result, message = pcall(function()
     local x, wrong = images()
     if not x then return nil, wrong end
