@@ -50,6 +50,7 @@ do
       list.args[#list.args + 1] = a
     end
   end
+  if #lists > 1 and #lists[1].args == 0 then table.remove(lists, 1) end
   for _, each in ipairs(lists) do
     local flags, paths = {}, {}
     for _, a in ipairs(each.args) do

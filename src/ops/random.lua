@@ -186,7 +186,7 @@ return {
   dims = { count = "*A : float", prob = "*B : count" }, out = "(wide(A, B)) : count",
   grad = { count = "zeros_like(count)", prob = "zeros_like(prob)" },
   none = "random values",
-  samples = { "rand(2,3) * 9, rand(3)" },
+  samples = { "rand(2,3) * 9, rand(3)", "rand(3) * 9, rand(2,3)" },
   errors = { { "rand(2), rand(2):double()", "dtype" }, { "rand(2), rand(3)", "broadcast|size" } },
   doc = "Numbers of successes in count trials of probability prob each, which are broadcast; NaN where an argument is NaN." },
 }
