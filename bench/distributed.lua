@@ -10,14 +10,20 @@ local function median(list)
 end
 
 local port = 20000 + math.floor(system.now() * 1000) % 20000
-local function job(command, size, only)
+-- link: the rate of a network of its own, in which the ranks run; nil: this machine's.
+local function job(command, size, only, link)
   port = port + 1
   local commands = {}
   for rank = size - 1, 0, -1 do
     commands[#commands + 1] = ("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d OMP_NUM_THREADS=1 "
       .. "ONLY=%s %s 2>/dev/null &"):format(rank, size, port, only or "", command)
   end
-  local pipe = io.popen(table.concat(commands, "\n") .. "\nwait")
+  local script = table.concat(commands, "\n") .. "\nwait"
+  if link then
+    script = ("unshare -rn sh -c 'ip link set lo up && tc qdisc add dev lo root tbf rate %s burst 256kb latency 200ms \z
+      && { %s\n }' 2>/dev/null"):format(link, script)
+  end
+  local pipe = io.popen(script)
   local values = {}
   for line in pipe:lines() do
     local name, value = line:match "^(.-)\t(.*)$"
@@ -45,6 +51,7 @@ END]])
   return seconds
 end
 
+local LINK = os.getenv "LINK" or "4gbit"
 local LUA, PYTHON = "luajit bench/distributed_rank.lua", "python3 bench/distributed_rank.py"
 local all = { moth = {}, torch = {}, loopback = {} }
 for i = 1, rounds do
@@ -54,6 +61,9 @@ for i = 1, rounds do
     all[who][i] = job(command, 2)
     local four = job(command, 4, "init")
     all[who][i]["init of 4"], all[who][i]["start of 4"] = four.init, four.start
+    -- A link that needs about as long as backward; sockets, since memory is no link.
+    local slow = job("MOTH_SHARED_MEMORY=0 " .. command, 2, "hidden", LINK)
+    for name, value in pairs(slow) do all[who][i][name] = all[who][i][name] or value end
   end
 end
 
@@ -80,7 +90,13 @@ row("joining, 2 ranks, ms", "init", 1e3, 1)
 row("joining, 4 ranks, ms", "init of 4", 1e3, 1)
 row("start and joining, 4 ranks, ms", "start of 4", 1e3, 0)
 row("DDP step of the lab's CNN, batch 64, ms", "CNN step", 1e3, 1)
+row("a parameter's hook of DDP, ns", "hook", 1e9, 0)
+print("over a link of " .. LINK .. " that both directions share, nine layers of 512 x 512 in nine buckets:")
+row("step alone, ms", "step alone", 1e3, 1)
+row("communication alone, ms", "communication", 1e3, 1)
+row("step of DDP, ms", "step with", 1e3, 1)
 row("share of communication that backward hides", "hidden share")
+row("the same by the records of a step", "share before the last gradient")
 local way = 100 * 2 ^ 20 / median(all.loopback) / 1e9
 local middle = of("moth", "all_reduce 25 MB")
 print(("loopback one way %.2f GB/s; all_reduce of 25 MB %.2f GB/s: %.0f %%"):format(way, 25 * 2 ^ 20 / middle / 1e9,
