@@ -90,8 +90,63 @@ return function(_, size)
     local ok, message = pcall(fn, ...)
     assert(not ok and message:find(text, 1, true), message)
   end
-  fails("within context_parallel there is no attn_mask", dist.context_parallel, dist.device_mesh { size }, function()
-    return moth.scaled_dot_product_attention(x, x, x, { attn_mask = moth.ones(24, 24) })
+  -- masks: of keys (padding), of this rank's rows, both kinds with is_causal; rows that see nothing
+  local function masked(what, T, o, mask_of_all, mask_of_part)
+    local q, k, v = moth.randn(2, 2, T, 4), moth.randn(2, 2, T, 4), moth.randn(2, 2, T, 3)
+    local w = moth.randn(2, 2, T, 3)
+    local share, whole, parts = { load_balance = o.load_balance }, {}, {}
+    for i, t in ipairs { q, k, v } do
+      whole[i] = t:clone():requires_grad_()
+      parts[i] = context.split(t, 3, nil, share):clone():requires_grad_()
+    end
+    local mask = mask_of_all
+    if o.is_causal then mask = mask:logical_and(moth.ones({ T, T }, { dtype = moth.bool }):tril()) end
+    local right = moth.scaled_dot_product_attention(whole[1], whole[2], whole[3], { attn_mask = mask })
+    local got = dist.context_parallel(dist.device_mesh { size }, function()
+      return moth.scaled_dot_product_attention(parts[1], parts[2], parts[3], { attn_mask = mask_of_part,
+        is_causal = o.is_causal })
+    end, { load_balance = o.load_balance, lengths = o.lengths })
+    close(what, joined(got, 3, T, size, share), right)
+    right:backward(w)
+    got:backward(context.split(w, 3, nil, share))
+    for i, name in ipairs { "query", "key", "value" } do
+      close(what .. " " .. name, joined(parts[i].grad, 3, T, size, share), whole[i].grad)
+    end
+  end
+  local function bits(...) return moth.rand(...):gt(0.4) end
+  local padding, rows = bits(2, 1, 1, 24), bits(2, 1, 24, 24)
+  rows:narrow(3, 5, 2):fill_(false)
+  masked("padding", 24, {}, padding, context.split(padding, 4))
+  masked("padding, causal", 24, { is_causal = true }, padding, context.split(padding, 4))
+  masked("rows", 24, {}, rows, context.split(rows, 3))
+  local added = moth.randn(24, 24)
+  masked("added", 24, {}, added, context.split(added, 1))
+  if 48 % (2 * size) == 0 then
+    local o, wide = { is_causal = true, load_balance = true }, bits(2, 1, 1, 48)
+    masked("padding, balanced", 48, o, wide, context.split(wide, 4, nil, { load_balance = true }))
+    local all = bits(48, 48)
+    masked("rows, balanced", 48, o, all, context.split(all, 1, nil, { load_balance = true }))
+  end
+  if size > 1 and size < 4 then
+    local n, lengths = 4 * size + 1, {}
+    for r = 1, size do lengths[r] = select(2, require("moth.distributed.placement").rows(n, size, r - 1)) end
+    local uneven = bits(2, 1, 1, n)
+    masked("padding, uneven", n, { lengths = lengths }, uneven, context.split(uneven, 4))
+  end
+
+  -- a padded batch through a layer
+  local pad = moth.arange(1, 25):unsqueeze(1):gt(moth.tensor { { 20 }, { 24 } }:squeeze(2):unsqueeze(2))
+  close("padded block", joined(cut(part, nil, context.split(pad, 2), true), 2, 24, size):narrow(2, 1, 20),
+    one(x, nil, pad, true):narrow(2, 1, 20))
+
+  if size > 1 then
+    fails("attn_mask: expected (…, 1, 24), of the keys of this rank, or (…, 24, " .. 24 * size .. ")",
+      dist.context_parallel, dist.device_mesh { size }, function()
+        return moth.scaled_dot_product_attention(x, x, x, { attn_mask = moth.ones(24, 24) })
+      end)
+  end
+  fails("need_weights = false", dist.context_parallel, dist.device_mesh { size }, function()
+    return nn.MultiheadAttention(8, 2, { batch_first = true })(x, x, x)
   end)
   fails("is_causal needs as many queries as keys", context.ring_attention, x, part:narrow(2, 1, 1):expand(2, 25, 8),
     part:narrow(2, 1, 1):expand(2, 25, 8), { is_causal = true })

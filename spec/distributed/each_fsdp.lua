@@ -86,6 +86,27 @@ return function(rank, size)
     local hybrid = train("replicas", { mesh = mesh })
     for _, p in ipairs(hybrid:parameters()) do compare.same("replicas", p:detach(), mesh:group "replica") end
   end
+  if size >= 4 then -- behind forward, parts that half of the ranks put together
+    local o = { reshard_after_forward = size / 2 }
+    local halves = train("parts", o, nil, nil, o)
+    local function gathers(m)
+      local before = dist.stats().calls.all_gather
+      lossf(m(mine), target):backward()
+      local count = dist.stats().calls.all_gather - before
+      m:zero_grad()
+      for _, p in ipairs(m:parameters()) do p:detach():mul_(1) end -- as an optimizer does
+      return count
+    end
+    local whole = shard(net:clone(), { reshard_after_forward = true }, { reshard_after_forward = true })
+    gathers(whole)
+    assert(gathers(whole) == 2 * gathers(halves), "backward gathers from the part alone")
+    local function evaluated() return moth.no_grad(function() return halves(mine) end) end
+    close("evaluation from parts", evaluated(), evaluated())
+    halves:set_reshard_after_forward(true)
+    assert(gathers(whole) == gathers(halves))
+    local ok, message = pcall(dist.fully_shard, nn.Linear(2, 2), { reshard_after_forward = size - 1 })
+    assert(not ok and message:find("does not divide the " .. size, 1, true), message)
+  end
   if size == 8 then return dist.barrier() end -- what follows does not depend on the number of ranks
   local low, _, opt = train("bfloat16", { mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32 } }, 0.05,
     nil, { mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32, output_dtype = moth.float32 } })

@@ -5,7 +5,7 @@
 #include "comm/tcp.h"
 
 /* Seconds that a rank whose peer is gone waits for the launcher, which knows how the process ended. */
-#define MOTH_TCP_WORD 0.05
+#define MOTH_TCP_WORD 0.08
 
 enum { MOTH_TCP_PIECE = 256 << 10 }; /* bytes that are received before they are reduced */
 

@@ -10,6 +10,9 @@
  * a reduce_scatter leaves this rank's part, of which the gradients of its shards are views. A flag says whether a
  * parameter took part; one that took part on no rank keeps the gradient that it had.
  *
+ * Between forward and backward a part may be kept that is larger than a shard (moth_unit_set_part), and which fewer ranks,
+ * those of one host, have to put together.
+ *
  * What is alive at once, beside shards and their gradients: at most three units. Gradients of one unit are in flight at a
  * time (`Chain`), and the next unit's parameters are gathered once they have arrived; whole parameters are released
  * before their gradients are copied. Which call comes when may differ between ranks, the order of calls does not. */
@@ -41,6 +44,10 @@ typedef struct Part {
 
 struct MothUnit {
   MothGroup *group, *replicas;
+  MothGroup *part;       /* in which `kept` is gathered; may be NULL */
+  MothTensor *kept;      /* this rank's part of the gathered bytes; NULL: none */
+  int64_t kept_versions; /* of the shards, when it was kept */
+  bool by_part;          /* what is being gathered */
   Chain *chain;
   Part *parts;
   char name[64];
@@ -132,6 +139,34 @@ static int64_t versions(const MothUnit *u) {
   return sum;
 }
 
+static void forget_kept(MothUnit *u) {
+  moth_tensor_release(u->kept);
+  u->kept = NULL;
+}
+
+static MothStatus keep(MothUnit *u) {
+  int64_t n = u->bytes * (u->group->size / u->part->size);
+  forget_kept(u);
+  MOTH_TRY(moth_tensor_new(1, &n, MOTH_UINT8, host, &u->kept));
+  memcpy(u->kept->data, u->flat->data + u->part->rank * n, (size_t)n);
+  u->kept_versions = u->versions;
+  return MOTH_OK;
+}
+
+MothStatus moth_unit_set_part(MothUnit *u, MothGroup *part) {
+  int n = part ? part->size : 1, first = part ? u->group->rank - part->rank : 0;
+  if (u->group->size % n != 0 || first % n != 0)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "fully_shard: %d ranks from rank %d on are no part of %d ranks", n, first,
+                     u->group->size);
+  if (part)
+    moth_group_retain(part);
+  moth_group_release(u->part);
+  u->part = part;
+  forget_kept(u);
+  return MOTH_OK;
+}
+
 static MothStatus start_later(Chain *c, const MothUnit *but) {
   MothUnit *u = c->later;
   c->later = NULL;
@@ -144,10 +179,17 @@ MothStatus moth_unit_gather(MothUnit *u) {
       (u->state == MOTH_UNIT_FULL && u->versions == versions(u)))
     return MOTH_OK;
   int64_t size = u->group->size, total = u->bytes * size;
+  u->by_part = u->kept && u->kept_versions == versions(u);
+  if (!u->by_part)
+    forget_kept(u);
   MOTH_TRY(moth_tensor_new(1, &total, MOTH_UINT8, host, &u->flat));
-  char *own = u->flat->data + u->group->rank * u->bytes, where[96];
+  MothGroup *group = u->by_part ? u->part : u->group;
+  int64_t each = u->by_part ? u->kept->numel : u->bytes;
+  char *own = u->flat->data + group->rank * each, where[96];
   MothStatus status = MOTH_OK;
-  for (int i = 0; i < u->n; i++) {
+  if (u->by_part)
+    memcpy(own, u->kept->data, (size_t)each);
+  for (int i = 0; i < u->n && !u->by_part; i++) {
     const Part *p = &u->parts[i];
     if (moth_tensor_is_fake(p->shard)) {
       status = moth_fail(
@@ -163,14 +205,14 @@ MothStatus moth_unit_gather(MothUnit *u) {
   MothCommRequest r = {.op = MOTH_COMM_ALL_GATHER,
                        .dtype = MOTH_UINT8,
                        .ndim = 1,
-                       .shape = &u->bytes,
+                       .shape = &each,
                        .in = own,
                        .out = u->flat->data,
-                       .nin = u->bytes,
+                       .nin = each,
                        .nout = total,
                        .tensors = {u->flat, NULL},
                        .where = where};
-  MOTH_GO(moth_comm_start(u->group, &r, &u->gathering));
+  MOTH_GO(moth_comm_start(group, &r, &u->gathering));
   if (u->state == MOTH_UNIT_SHARDED)
     u->state = MOTH_UNIT_GATHERING;
 done:
@@ -209,6 +251,8 @@ MothStatus moth_unit_ready(MothUnit *u) {
                         u->flat->data + rank * u->bytes + p->at_bytes, (MothDType)full->dtype,
                         true));
   }
+  if (status == MOTH_OK && u->part && !u->by_part)
+    status = keep(u);
   if (status == MOTH_OK)
     u->state = MOTH_UNIT_FULL;
 done:
@@ -443,8 +487,10 @@ static MothStatus advance(Chain *c) {
 }
 
 static MothStatus complete(MothUnit *u) {
-  if (u->reshard)
+  if (u->reshard) {
     MOTH_TRY(moth_unit_reshard(u));
+    forget_kept(u);
+  }
   if (u->chain->reducing)
     MOTH_TRY(receive(u->chain->reducing));
   MOTH_TRY(start_later(u->chain, NULL));
@@ -510,6 +556,7 @@ void moth_unit_abandon(MothUnit *u) {
   moth_tensor_release(u->flat);
   moth_tensor_release(u->buffer);
   moth_tensor_release(u->result);
+  forget_kept(u);
   u->gathering = u->reducing = u->averaging = NULL;
   u->flat = u->buffer = u->result = NULL;
   for (int i = 0; i < u->n && !u->is_alias; i++)
@@ -617,6 +664,7 @@ void moth_unit_free(MothUnit *u) {
     free(u->chain);
   moth_group_release(u->group);
   moth_group_release(u->replicas);
+  moth_group_release(u->part);
   free(u->parts);
   free(u);
 }

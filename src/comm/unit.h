@@ -24,6 +24,10 @@ MOTH_API void moth_unit_free(MothUnit *u);
 
 MOTH_API void moth_unit_set_name(MothUnit *u, const char *name);
 MOTH_API int moth_unit_state(const MothUnit *u);
+/* Some ranks of the group, n that follow each other (n divides its size): from the next time on that the parameters are
+ * gathered from all ranks, each keeps its part of them among these n, and they are gathered from these until the shards
+ * change, or backward releases them. NULL: no part is kept. */
+MOTH_API MothStatus moth_unit_set_part(MothUnit *u, MothGroup *part);
 /* Starts to gather the parameters, unless they are there and the shards have not changed since. */
 MOTH_API MothStatus moth_unit_gather(MothUnit *u);
 /* The same as soon as no gradients are in flight; at the latest before the next call of the group. */

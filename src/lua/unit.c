@@ -78,6 +78,18 @@ static int b_set_after_backward(lua_State *L) { /* (unit, reduce, reshard) */
   return 0;
 }
 
+static int b_set_part(lua_State *L) { /* (unit, number of a group or nil) */
+  moth_lua_enter(L);
+  MothUnit *u = unit_at(L, 1);
+  bool none = lua_isnoneornil(L, 2);
+  MothGroup *g = none ? NULL : moth_group_find(luaL_checkinteger(L, 2));
+  MothStatus s = g || none ? moth_unit_set_part(u, g)
+                           : moth_fail(MOTH_ERR_STATE, "the process group was destroyed");
+  moth_group_release(g);
+  moth_lua_done(L, s);
+  return 0;
+}
+
 static int b_abandon(lua_State *L) { /* (unit) */
   moth_unit_abandon(unit_at(L, 1));
   return 0;
@@ -110,19 +122,14 @@ static int b_finish(lua_State *L) {
 }
 
 void moth_lua_open_unit(lua_State *L) { /* the binding's table is on top: into its field unit */
-  static const luaL_Reg fns[] = {{"new", b_new},
-                                 {"close", unit_gc},
-                                 {"state", b_state},
-                                 {"set_name", b_set_name},
-                                 {"set_after_backward", b_set_after_backward},
-                                 {"gather", b_gather},
-                                 {"gather_later", b_gather_later},
-                                 {"ready", b_ready},
-                                 {"reshard", b_reshard},
-                                 {"flush", b_flush},
-                                 {"finish", b_finish},
-                                 {"abandon", b_abandon},
-                                 {NULL, NULL}};
+  static const luaL_Reg fns[] = {
+      {"new", b_new},           {"close", unit_gc},
+      {"set_part", b_set_part}, {"state", b_state},
+      {"set_name", b_set_name}, {"set_after_backward", b_set_after_backward},
+      {"gather", b_gather},     {"gather_later", b_gather_later},
+      {"ready", b_ready},       {"reshard", b_reshard},
+      {"flush", b_flush},       {"finish", b_finish},
+      {"abandon", b_abandon},   {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   moth_lua_new_class(L, &key_unit, "moth.Unit", unit_gc);

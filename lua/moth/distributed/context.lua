@@ -9,9 +9,12 @@
 -- Within the call F.scaled_dot_product_attention, and what is made of it, attends over the positions of all ranks.
 -- `load_balance`: each rank has two pieces, one from the front and one from the end, so that with is_causal all have as
 -- much to do; give it to split, positions and context_parallel alike. Without it sizes may differ as torch.chunk's do.
+-- Masks: (…, 1, S) of this rank's keys, as of padding, which go to all ranks; or (…, L, T): rows of this rank's queries
+-- over the T positions of all ranks.
 local B = require "moth_lua"
 local autograd = require "moth.autograd"
 local check = require "moth.utils.check"
+local collectives = require "moth.distributed.collectives"
 local mesh = require "moth.distributed.mesh"
 local messages = require "moth.distributed.messages"
 local moth = require "moth"
@@ -100,6 +103,41 @@ local function shape_with(t, n)
   return shape
 end
 
+-- The mask of each rank's keys, by rank + 1, whose last dimension is that of the rank's tensor.
+local function masks_of(mask, o)
+  local out, total = {}, 0
+  for _, n in ipairs(o.lengths) do total = total + n end
+  local function last(t, at, n) return t:narrow(t:dim(), at + 1, n) end
+  if mask:size(-1) == total then
+    local starts = { 0 }
+    for r = 1, o.size do starts[r + 1] = starts[r] + o.lengths[r] end
+    for r = 1, o.size do
+      local list = {}
+      for i, piece in ipairs(o.pieces[r]) do
+        list[i] = last(mask, o.balanced and piece[1] * piece[3] or starts[r], piece[3])
+      end
+      out[r] = #list == 1 and list[1] or moth.cat(list, mask:dim())
+    end
+    return out
+  end
+  local most, shape = math.max(unpack(o.lengths)), { unpack(mask.shape) }
+  shape[#shape] = most
+  local own, all = mask:new_zeros(shape), {}
+  if mask:size(-1) > 0 then last(own, 0, mask:size(-1)):copy_(mask) end
+  for r = 1, o.size do all[r] = moth.empty_like(own) end
+  collectives.all_gather(all, own, { group = o.group })
+  for r = 1, o.size do out[r] = last(all[r], 0, o.lengths[r]) end
+  return out
+end
+
+-- The part of a mask for these rows and columns; nil without one.
+local function part_of(o, src, a, b)
+  local m = o.masks and o.masks[src + 1]
+  if not m then return nil end
+  m = m:narrow(m:dim(), b[2] + 1, b[3])
+  return m:dim() > 1 and m:size(-2) > 1 and m:narrow(m:dim() - 1, a[2] + 1, a[3]) or m
+end
+
 -- fn(query piece, piece of keys, is_causal) for each pair that sees each other; src: whose keys these are.
 local function each_pair(o, src, fn)
   for _, a in ipairs(o.own) do
@@ -131,14 +169,17 @@ local function forward(ctx, q, k, v, o)
   around(o, { k, v }, KEYS, function(src, kv)
     each_pair(o, src, function(a, b, causal)
       local part, weight = B.ops.attention_forward(q:narrow(3, a[2] + 1, a[3]), kv[1]:narrow(3, b[2] + 1, b[3]),
-        kv[2]:narrow(3, b[2] + 1, b[3]), nil, 0, causal, o.scale)
+        kv[2]:narrow(3, b[2] + 1, b[3]), part_of(o, src, a, b), 0, causal, o.scale)
       local into, total = y:narrow(3, a[2] + 1, a[3]), lse:narrow(3, a[2] + 1, a[3])
+      if o.masks then weight = weight:masked_fill(weight:eq(math.huge), -math.huge) end -- rows that see none of these
       local both = moth.logaddexp(total, weight)
-      into:mul_((total - both):exp():unsqueeze(-1)):add_(part:to(wide) * (weight - both):exp():unsqueeze(-1))
+      local shift = o.masks and both:masked_fill(both:eq(-math.huge), 0) or both
+      into:mul_((total - shift):exp():unsqueeze(-1)):add_(part:to(wide) * (weight - shift):exp():unsqueeze(-1))
       total:copy_(both)
     end)
   end)
   local out = y:to(q:dtype())
+  if o.masks then lse = lse:masked_fill(lse:eq(-math.huge), math.huge) end -- as attention_backward has them
   ctx:save_for_backward(q, k, v, out, lse)
   ctx.o = o
   return out
@@ -155,7 +196,8 @@ local function backward(ctx, grad)
     each_pair(o, src, function(a, b, causal)
       local function of(t) return t:narrow(3, a[2] + 1, a[3]) end
       local gq, gk, gv = B.ops.attention_backward(of(grad), nil, of(q), kv[1]:narrow(3, b[2] + 1, b[3]),
-        kv[2]:narrow(3, b[2] + 1, b[3]), nil, of(out), of(lse):contiguous(), state, 0, causal, o.scale)
+        kv[2]:narrow(3, b[2] + 1, b[3]), part_of(o, src, a, b), of(out), of(lse):contiguous(), state, 0, causal,
+        o.scale)
       of(dq):add_(gq)
       dk:narrow(3, b[2] + 1, b[3]):add_(gk)
       dv:narrow(3, b[2] + 1, b[3]):add_(gv)
@@ -180,11 +222,33 @@ local function four(x)
   return x:reshape(lead, shape[#shape - 2], shape[#shape - 1], shape[#shape])
 end
 
+-- A mask that fits query (…, L, E) as four() makes it.
+local function mask_like(mask, q, o, where)
+  local total = 0
+  for _, n in ipairs(o.lengths) do total = total + n end
+  local rows, columns, mine = mask:dim() > 1 and mask:size(-2) or 1, mask:size(-1), o.lengths[o.rank + 1]
+  if mask:requires_grad() then check.fail("%s attn_mask has no gradient here: detach it", where) end
+  local fits = columns == total and (rows == 1 or rows == q:size(-2)) or rows == 1 and columns == mine
+  if mask:dim() == 0 or not fits then
+    check.fail("%s attn_mask: expected (…, 1, %d), of the keys of this rank, or (…, %d, %d), of its queries and the \z
+      positions of all ranks, got %s", where, mine, q:size(-2), total, B.format(mask))
+  end
+  if q:dim() > 4 and mask:dim() > 3 then
+    local shape = { unpack(q.shape) }
+    for i = 0, 2 do shape[#shape - i] = mask.shape[mask:dim() - i] end
+    mask = mask:expand(shape):reshape(-1, shape[#shape - 2], rows, columns)
+  end
+  return mask
+end
+
 --- Attention of this rank's queries over the keys and values of all ranks: query (…, L, E), key (…, S, E), value
 -- (…, S, V), as scaled_dot_product_attention has them, with the positions of this rank. lengths: S of each rank, by
--- rank + 1 (default: all as here). Rows see no keys behind them with is_causal; then L = S.
+-- rank + 1 (default: all as here). Rows see no keys behind them with is_causal; then L = S. attn_mask: of booleans, or
+-- added to the scores; (…, 1, S) of this rank's keys, or (…, L, positions of all ranks). A row that sees nothing
+-- gives 0.
 M.ring_attention = signature("distributed.context.ring_attention(Tensor query, Tensor key, Tensor value, *, \z
-  bool is_causal=false, number scale?, DeviceMesh|ProcessGroup mesh?, bool load_balance=false, size[] lengths?)",
+  Tensor attn_mask?, bool is_causal=false, number scale?, DeviceMesh|ProcessGroup mesh?, bool load_balance=false, \z
+  size[] lengths?)",
 function(q, k, v, o)
   local where = "[distributed.context.ring_attention]"
   local group = mesh.group_of(o.mesh, "context.ring_attention")
@@ -220,6 +284,7 @@ function(q, k, v, o)
     scale = o.scale or 1 / math.sqrt(q:size(-1)), balanced = o.load_balance }
   ring.pieces = layout(ring)
   ring.own = q:size(-2) == k:size(-2) and ring.pieces[group.rank + 1] or { { group.rank, 0, q:size(-2) } }
+  if o.attn_mask then ring.masks = masks_of(mask_like(o.attn_mask, q, ring, where), ring) end
   local y = Ring(four(q), four(k), four(v), ring)
   local shape = { unpack(q.shape) }
   shape[n] = v:size(-1)
@@ -232,25 +297,25 @@ local function attention(o)
   return signature("scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor attn_mask?, \z
     number dropout_p=0, bool is_causal=false, number scale?, bool enable_gqa=false, Generator generator?)",
     function(q, k, v, mask, p, causal, scale, gqa)
-      if mask or p > 0 then
-        check.fail("[scaled_dot_product_attention] within context_parallel there is no %s",
-          mask and "attn_mask: give is_causal" or "dropout_p")
-      end
+      if p > 0 then check.fail "[scaled_dot_product_attention] within context_parallel there is no dropout_p" end
       if not gqa and q:dim() > 2 and q:size(-3) ~= k:size(-3) then
         check.fail("[scaled_dot_product_attention] query has %d heads, key %d: give enable_gqa", q:size(-3), k:size(-3))
       end
-      return M.ring_attention(q, k, v, { is_causal = causal, scale = scale, mesh = o.group,
+      return M.ring_attention(q, k, v, { attn_mask = mask, is_causal = causal, scale = scale, mesh = o.group,
         load_balance = o.load_balance, lengths = o.lengths })
     end)
 end
 
 local function within(o, fn, ...)
-  local functional = require("moth.nn").functional
+  local functional, inner = require("moth.nn").functional, require "moth.nn.functional_attention"
   local fake = attention(o)
   local was, was_f = rawget(moth, "scaled_dot_product_attention"), rawget(functional, "scaled_dot_product_attention")
+  local was_cut = inner.is_cut
+  inner.is_cut = true
   rawset(moth, "scaled_dot_product_attention", fake)
   rawset(functional, "scaled_dot_product_attention", fake)
   local function done(ok, ...)
+    inner.is_cut = was_cut
     rawset(moth, "scaled_dot_product_attention", was)
     rawset(functional, "scaled_dot_product_attention", was_f)
     if not ok then error((...), 0) end

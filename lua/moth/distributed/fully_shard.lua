@@ -16,6 +16,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local each = require "moth.each"
+local groups = require "moth.distributed.group"
 local mesh = require "moth.distributed.mesh"
 local moth = require "moth"
 local objects = require "moth.distributed.objects"
@@ -378,6 +379,36 @@ local function groups_of(v)
   return mesh.group_of(v, "fully_shard"), nil
 end
 
+-- The ranks among which a unit's parameters stay cut behind forward: n that follow each other. All ranks call it.
+local parts = setmetatable({}, { __mode = "k" }) -- group -> { [n] = the group of this rank }
+local function part_of(group, n)
+  parts[group] = parts[group] or {}
+  if not parts[group][n] then
+    local lists = {}
+    for first = 1, group.size, n do
+      local list = {}
+      for i = first, first + n - 1 do list[#list + 1] = group.ranks[i] end
+      lists[#lists + 1] = list
+    end
+    parts[group][n] = groups.split_group(lists)
+  end
+  return parts[group][n]
+end
+
+-- how: true, false, or a number of ranks.
+local function set_reshard(unit, how)
+  local size, part = unit.group.size, nil
+  if type(how) == "number" then
+    if how ~= math.floor(how) or how < 1 or size % how ~= 0 then
+      check.fail(WHERE .. "reshard_after_forward: %g does not divide the %d ranks of the mesh", how, size)
+    end
+    if how > 1 and how < size then part = part_of(unit.group, how) end
+    how = how > 1
+  end
+  unit.reshard_after_forward = how
+  U.set_part(unit.handle, part and part.number)
+end
+
 local function methods(module, unit)
   --- Gathers, or releases, the parameters of this module's unit; while they are gathered, module._parameters has them.
   function module.unshard()
@@ -400,7 +431,11 @@ local function methods(module, unit)
     return self
   end
   function module:set_reshard_after_forward(on)
-    all(function(u) u.reshard_after_forward, u.is_auto = on ~= false, false end)
+    if on == nil then on = true end
+    all(function(u)
+      set_reshard(u, on)
+      u.is_auto = false
+    end)
     return self
   end
   function module:set_reshard_after_backward(on)
@@ -428,7 +463,8 @@ end
 --- Makes a unit of a module's parameters, in place; returns the module. All ranks of the mesh call it.
 -- mesh: a mesh of one dimension, or of two (replicas, shards), or a group; default: all ranks
 -- reshard_after_forward: release parameters behind forward, too (ZeRO-3), or keep them until backward is over (ZeRO-2);
--- default: true, but false for the outermost module, whose backward begins at once
+-- default: true, but false for the outermost module, whose backward begins at once. A number n that divides the ranks:
+-- behind forward each rank keeps a part of 1 / n, and backward gathers from n neighbours, as those of one host, alone
 -- mp: { param_dtype, reduce_dtype, output_dtype, cast_forward_inputs = true }: parameters are gathered, and computed
 -- with, in param_dtype, gradients are reduced in reduce_dtype; shards keep their own dtype
 -- offload: shards, and so the optimizer's state, stay in the host's memory
@@ -436,13 +472,13 @@ end
 -- init_fn: of fake parameters (moth.fake_mode(function() return Net() end)): function(module), which gives them values;
 -- default: module:reset(). One module is whole at a time.
 M.fully_shard = signature("distributed.fully_shard(Module module, *, DeviceMesh|ProcessGroup mesh?, \z
-  bool reshard_after_forward?, table mp?, bool offload=false, list ignored_params?, callable init_fn?)",
+  bool|count reshard_after_forward?, table mp?, bool offload=false, list ignored_params?, callable init_fn?)",
 function(module, o)
   if unit_at(module) then check.fail(WHERE .. "nn.%s is a unit already", module.__name) end
   local unit = Unit()
   unit.group, unit.replicas = groups_of(o.mesh)
   unit.module, unit.name, unit.mp = module, module.__name, policy(o.mp)
-  unit.reshard_after_forward, unit.reshard_after_backward, unit.sync = o.reshard_after_forward, true, true
+  unit.reshard_after_backward, unit.sync = true, true
   unit.offload = o.offload
   unit.is_auto, unit.waiting = o.reshard_after_forward == nil, 0
   local ignored = {}
@@ -475,6 +511,7 @@ function(module, o)
   unit.handle = U.new(number, unit.replicas and unit.replicas.number, unit.full, unit.shards, unit.name,
     unit.mp.reduce_dtype, neighbors[number])
   neighbors[number] = unit.handle
+  set_reshard(unit, o.reshard_after_forward)
   rawset(module, "_fsdp_unit", unit)
   unit.forward = module.forward
   module.forward = forward_of(unit)

@@ -33,15 +33,20 @@ local Scaled = autograd.Function { name = "ScaledGradient",
   backward = function(ctx, grad) return grad * ctx.s, nil end }
 
 --- dim: of tokens; hidden: of each expert's two layers. num_experts: of all ranks. top_k: experts for each token, whose
--- results are weighed by their probabilities, which are made to sum to 1 (normalize).
+-- results are weighed by their probabilities, which are made to sum to 1 (normalize). capacity_factor: an expert takes
+-- at most ceil(capacity_factor * tokens * top_k / num_experts) of a rank's tokens, first choices before second ones;
+-- the others get nothing from it, so that no expert is waited for. Without it none is dropped.
 -- Parameters: router.weight (num_experts, dim); w1 (experts here, hidden, dim), w2 (experts here, dim, hidden).
 MoE.__init = signature.init("distributed.MoE(count dim, count hidden, *, count num_experts, count top_k=2, \z
-  DeviceMesh|ProcessGroup mesh?, 'gelu'|'relu'|'silu' activation='gelu', bool normalize=true, bool average=true, \z
-  device device?, dtype dtype?)", function(self, o)
+  number capacity_factor?, DeviceMesh|ProcessGroup mesh?, 'gelu'|'relu'|'silu' activation='gelu', \z
+  bool normalize=true, bool average=true, device device?, dtype dtype?)", function(self, o)
   if o.top_k > o.num_experts then
     check.fail("[distributed.MoE] top_k is %d, of %d experts", o.top_k, o.num_experts)
   end
-  self.group = mesh.group_of(o.mesh, "MoE")
+  if o.capacity_factor and o.capacity_factor <= 0 then
+    check.fail("[distributed.MoE] capacity_factor: expected a number above 0, got %g", o.capacity_factor)
+  end
+  self.group, self.capacity_factor = mesh.group_of(o.mesh, "MoE"), o.capacity_factor
   self.dim, self.hidden, self.num_experts, self.top_k = o.dim, o.hidden, o.num_experts, o.top_k
   self.activation, self.normalize, self.average = o.activation, o.normalize, o.average
   local like = { dtype = o.dtype, device = o.device }
@@ -113,8 +118,22 @@ local function back(order) -- the inverse of a permutation
   return moth.empty_like(order):scatter(1, order, places)
 end
 
+-- The places in `flat`, of the experts that were chosen choice by choice, that an expert has room for, ordered by
+-- expert; how many of each, and how many were dropped.
+local function admitted(self, flat, counts)
+  local n, E = flat:numel(), self.num_experts
+  local capacity = math.ceil(self.capacity_factor * n / E)
+  local order = ((flat - 1) * n + moth.arange(n, { dtype = moth.int64, device = flat:device() })):argsort()
+  local starts = counts:cumsum(1) - counts -- of each expert's rows in that order
+  local place = moth.arange(n, { dtype = moth.int64, device = flat:device() })
+    - starts:index_select(1, flat:index_select(1, order))
+  local kept = order:index_select(1, place:lt(capacity):nonzero():view(-1))
+  return kept, counts:clamp { max = capacity }, n - kept:numel()
+end
+
 --- x (…, dim) -> the same. Afterwards aux_loss is the load-balancing loss of Switch Transformer over this rank's tokens
--- (1 if all experts get as many), and counts how many tokens each expert got from here.
+-- (1 if all experts get as many), counts how many tokens each expert got from here, and dropped how many choices of
+-- tokens found no room (capacity_factor).
 function MoE:forward(x)
   local group, E, k = self.group, self.num_experts, self.top_k
   if x:size(-1) ~= self.dim then
@@ -124,17 +143,26 @@ function MoE:forward(x)
   local probs = self.router(tokens):softmax(2)
   local weight, chosen = probs:topk(k, 2)
   if self.normalize then weight = weight / weight:sum(2, true) end
-  local order, source, counts, send, receive, of_row, by_expert
+  local order, source, counts, wanted, send, receive, of_row, by_expert
+  self.dropped = 0
   moth.no_grad(function()
     local flat = chosen:reshape(-1)
-    order = flat:argsort()
-    source = (order - 1):floor_divide(k) + 1
-    counts = moth.bincount(flat, nil, E):narrow(1, 1, E):to(moth.int64):contiguous()
+    wanted = moth.bincount(flat, nil, E):narrow(1, 1, E):to(moth.int64):contiguous()
+    counts = wanted
+    if self.capacity_factor and flat:numel() > 0 then
+      order, counts, self.dropped = admitted(self, chosen:t():reshape(-1), wanted)
+      local n = tokens:size(1)
+      source = (order - 1):remainder(n) + 1
+      order = (source - 1) * k + (order - 1):floor_divide(n) + 1
+    else
+      order = flat:argsort()
+      source = (order - 1):floor_divide(k) + 1
+    end
     send, receive, of_row = exchange(self, counts)
     by_expert = of_row:argsort()
   end)
   self.counts = counts
-  self.aux_loss = (counts:to(probs:dtype()) / math.max(1, tokens:size(1) * k) * probs:mean(1)):sum() * E
+  self.aux_loss = (wanted:to(probs:dtype()) / math.max(1, tokens:size(1) * k) * probs:mean(1)):sum() * E
   local rows = dnn.all_to_all(tokens:index_select(1, source), receive, send, { group = group })
   rows = rows:index_select(1, by_expert)
   local w1, w2 = self.w1, self.w2
@@ -152,8 +180,8 @@ function MoE:forward(x)
 end
 
 function MoE:extra_repr()
-  return ("%d, %d, num_experts=%d, top_k=%d, ranks=%d"):format(self.dim, self.hidden, self.num_experts, self.top_k,
-    self.group.size)
+  return ("%d, %d, num_experts=%d, top_k=%d%s, ranks=%d"):format(self.dim, self.hidden, self.num_experts, self.top_k,
+    self.capacity_factor and (", capacity_factor=%g"):format(self.capacity_factor) or "", self.group.size)
 end
 
 return MoE

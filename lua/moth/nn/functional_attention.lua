@@ -58,6 +58,9 @@ local function static(o, x, n, name)
   return x:view(n, o.num_heads, B.size(x, 2), B.size(x, 3))
 end
 
+--- Set within dist.context_parallel, where attention takes a mask and is_causal together, and has no weights to give.
+M.is_cut = false
+
 --- Attention of x, a list of query, key and value (N, T, …). p: probability of dropout.
 -- @return the result (N, L, E) before the last projection; the weights (N, L, S), not averaged (N, heads, L, S), or nil
 -- without need_weights
@@ -67,7 +70,10 @@ function M.attend(o, x, padding, need_weights, attn_mask, average, causal, p, st
   local v = static_v and static(o, static_v, q:size(1), "static_v") or project(o, x[3], 3, "v_proj_weight")
   attn_mask, padding = widened(o, attn_mask), widened(o, padding)
   local mask = merge(attn_mask, padding, q)
-  if causal and (mask or need_weights) then
+  if M.is_cut and need_weights then
+    check.fail "[nn.MultiheadAttention] within context_parallel no rank has all weights: give need_weights = false"
+  end
+  if causal and (mask and not M.is_cut or need_weights) then
     local no = moth.full({ q:size(3), k:size(3) }, -math.huge, { dtype = q:dtype(), device = q:device() }):triu(1)
     mask, causal = attn_mask and mask or mask and mask + no or no, false
   end
