@@ -37,8 +37,8 @@ local function timed(n, fn)
   return median(list), list[1]
 end
 
--- Nine layers of 512 x 512 in buckets of 1 MB, over a link that is slow and leaves the processor free (bench/distributed.lua
--- makes it): how much of the communication backward hides. All three are measured in turn.
+-- Nine layers of 512 x 512 in buckets of 1 MB, over a link that is slow and leaves the processor free
+-- (bench/distributed.lua makes it): how much of the communication backward hides. All three are measured in turn.
 local function hidden()
   local layers = {}
   for i = 1, 9 do layers[i] = nn.Linear(512, 512, { bias = false }) end
@@ -76,8 +76,8 @@ local function hidden()
   say("hidden share", 1 - (with[1] - alone[1]) / sent[1])
 end
 
--- What DistributedDataParallel adds to a backward for each parameter, beside communication: 4000 parameters of one number,
--- a group of one rank. The best of 41.
+-- What DistributedDataParallel adds to a backward for each parameter, beside communication: 4000 parameters of one
+-- number, a group of one rank. The best of 45.
 local function hooks()
   local model, list, group, n = nn.Module(), {}, nil, 4000
   for r = 0, dist.get_world_size() - 1 do group = dist.new_group { r } or group end
