@@ -17,6 +17,19 @@ local function agree(results, victim)
 end
 
 describe("by Gloo", function()
+  it("between hosts, where no memory is shared: a rank that dies is named", function()
+    if not dist.is_gloo_available() then pending("libgloo-dev: not built") end
+    if os.execute "unshare -ru true 2>/dev/null" ~= 0 then pending("unshare: not permitted") end
+    local results = ranks.run { size = 2, wrap = function(rank)
+      return ([[unshare -ru sh -c 'hostname host%d; exec "$@"' host]]):format(rank)
+    end, code = [[
+      local t = moth.ones(100003)
+      dist.all_reduce(t)
+      print(require("moth_lua").comm.group_engine(dist.new_group().handle), t:sum():item())
+      if rank == 1 then os.execute "kill -9 $PPID" end
+      print(select(2, pcall(dist.barrier)))]] }
+    assert.matches("^gloo\t200006\n.*rank 1 %(pid %d+ on host1%) is gone", results[1].out)
+  end)
   it("collectives #M353 #M355", function() agree(run("each_collective", nil, 3)) end)
   it("collectives as ops", function() agree(run "each_op") end)
   it("calls that differ are quoted on both sides", function() agree(run "each_mismatch") end)

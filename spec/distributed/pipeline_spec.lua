@@ -2,7 +2,7 @@
 local ranks = require "distributed.ranks"
 
 describe("dist.pipeline #M389 #M390", function()
-  for _, size in ipairs { 1, 2, 4 } do
+  for _, size in ipairs { 1, 2, 3, 4, 8 } do
     it(("equals one process, on %d threads"):format(size), function()
       ranks.threads("distributed.each_pipeline", size)
     end)

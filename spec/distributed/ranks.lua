@@ -30,9 +30,9 @@ local function read(path)
 end
 
 -- o: size; code (a program as text; `dist`, `moth`, `rank`, `size` are defined, the group is joined unless o.join is
--- false), env (a list of "NAME=value", or a function of the rank that gives one), limit (seconds), backend, agent
--- (false: rank 0 holds the store), meanwhile (called while they run with a function that gives the process of a rank,
--- and the store). Returns, by rank + 1, { out, rc }.
+-- false), env (a list of "NAME=value", or a function of the rank that gives one), limit (seconds), backend, wrap
+-- (a function of the rank: a command that runs another), agent (false: rank 0 holds the store), meanwhile (called while
+-- they run with a function that gives the process of a rank, and the store). Returns, by rank + 1, { out, rc }.
 function M.run(o)
   local store = dist.TCPStore("127.0.0.1", 0, { is_master = true, token = "specs" })
   local path = os.tmpname()
@@ -53,9 +53,10 @@ function M.run(o)
   for rank = 0, o.size - 1 do
     local env = type(o.env) == "function" and o.env(rank) or o.env or {}
     commands[#commands + 1] = ("(RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d \z
-      MOTH_STORE_TOKEN=specs TORCHELASTIC_USE_AGENT_STORE=%s OMP_NUM_THREADS=1 MOTH_LUAJIT_WARNING=0 %s \z
+      MOTH_STORE_TOKEN=specs TORCHELASTIC_USE_AGENT_STORE=%s OMP_NUM_THREADS=1 MOTH_LUAJIT_WARNING=0 %s %s \z
       sh -c 'echo $$ > %s.%d.pid; exec timeout -s KILL %d %s%s %s' > %s.%d 2>&1; echo $? > %s.%d.rc) &"):format(rank,
-      o.size, rank, store.port, o.agent == false and "0" or "1", table.concat(env, " "), path, rank,
+      o.size, rank, store.port, o.agent == false and "0" or "1", table.concat(env, " "), o.wrap and o.wrap(rank) or "",
+      path, rank,
       (o.limit or 20) * SLOW, PRELOAD and ("env LD_PRELOAD=%s "):format(PRELOAD) or "", LUAJIT, path, path, rank, path,
       rank)
   end
