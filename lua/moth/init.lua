@@ -112,7 +112,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
-  "export", "jit", "onnx" }) do
+  "export", "jit", "onnx", "serve" }) do
   files[name] = name
 end
 files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,8 +67,8 @@ static int spawn(char *const argv[], char *const envp[], int in, int out, int er
 MothStatus moth_process_start(char *const argv[], char *const envp[], int *pid, int *in, int *out,
                               int *err) {
   int to[2] = {-1, -1}, from[2][2] = {{-1, -1}, {-1, -1}}, error = 0;
-  if ((in && pipe2(to, O_CLOEXEC) < 0) || pipe2(from[0], O_CLOEXEC) < 0 ||
-      pipe2(from[1], O_CLOEXEC) < 0)
+  if ((in && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, to) < 0) ||
+      pipe2(from[0], O_CLOEXEC) < 0 || pipe2(from[1], O_CLOEXEC) < 0)
     error = errno;
   if (!error)
     error = spawn(argv, envp, to[0], from[0][1], from[1][1], pid);

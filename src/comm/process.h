@@ -7,8 +7,8 @@
 #include "moth.h"
 
 /* Starts argv[0], looked for in PATH, with the environment envp. *out, *err: ends of pipes that read its output, which
- * do not block and are the caller's to close. *in (may be NULL): the end of one that writes its input. Errors: the
- * program is not there; no file descriptors. */
+ * do not block and are the caller's to close. *in (may be NULL): a socket, whose other end is the child's descriptor 0,
+ * for both directions. Errors: the program is not there; no file descriptors. */
 MOTH_API MothStatus moth_process_start(char *const argv[], char *const envp[], int *pid, int *in,
                                        int *out, int *err);
 /* Whether it has ended; then its group is killed. *status: its exit code, or minus the signal that killed it. */

@@ -28,6 +28,7 @@ typedef struct Command {
 static const char usage[] =
     "usage: moth [options] [script [args]]\n"
     "       moth run [options] script [args]   in several processes: moth run --help\n"
+    "       moth serve [options] name=file     models behind HTTP: moth serve --help\n"
     "  -e code    run code, with `moth` loaded as a global\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
     "  -j cmd[=a,b]  LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, "
@@ -261,18 +262,29 @@ static int profiler(lua_State *L, const char *name, const char *path) {
   return report(L, status);
 }
 
-/* `moth run …` and `mothrun …`: the index of the first word after it, or 0. */
-static int launch_words(int argc, char **argv) {
+/* The first word of a command line that is no script, and the module whose function `command` gets the other words. */
+static const struct {
+  const char *word, *module;
+} commands[] = {{"run", "moth.distributed.run"}, {"serve", "moth.serve.command"}};
+
+/* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
+ * first word after it. */
+static const char *find_command(int argc, char **argv, int *first) {
   const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+  *first = 1;
   if (argc > 0 && strcmp(slash ? slash + 1 : argv[0], "mothrun") == 0)
-    return 1;
-  return argc > 1 && strcmp(argv[1], "run") == 0 ? 2 : 0;
+    return commands[0].module;
+  *first = 2;
+  for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
+    if (strcmp(argv[1], commands[i].word) == 0)
+      return commands[i].module;
+  return NULL;
 }
 
-/* Runs moth.distributed.run with the words from `first` on; returns the exit code. */
-static int launch(lua_State *L, int argc, char **argv, int first) {
+/* Runs a module's command with the words from `first` on; returns the exit code. */
+static int run_module(lua_State *L, const char *module, int argc, char **argv, int first) {
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "moth.distributed.run");
+  lua_pushstring(L, module);
   int status = call(L, 1, 1);
   if (status == 0) {
     lua_getfield(L, -1, "command");
@@ -412,8 +424,9 @@ static void run_all(lua_State *L, Command *command) {
   char **argv = command->argv;
   bool done = false, interactive = false, has_code = false, has_moth = false;
   lua_settop(L, 0);
-  int words = launch_words(argc, argv);
-  int script = words ? argc : find_script(argc, argv, &done, &command->status);
+  int words;
+  const char *module = find_command(argc, argv, &words);
+  int script = module ? argc : find_script(argc, argv, &done, &command->status);
   if (done)
     return;
 
@@ -424,8 +437,8 @@ static void run_all(lua_State *L, Command *command) {
   lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   set_paths(L);
   set_arg(L, argc, argv, script < argc ? script : 0);
-  if (words) {
-    command->status = launch(L, argc, argv, words);
+  if (module) {
+    command->status = run_module(L, module, argc, argv, words);
     return;
   }
   command->status = 1;

@@ -1,0 +1,234 @@
+--- HTTP and coroutines by lua-http: the only file that names it and cqueues. The rest of moth.serve sees requests,
+-- conditions, descriptors and time.
+--
+--     local front = require "moth.serve.front"
+--     front.listen { host = "127.0.0.1", port = 0, handler = function(request) request:respond(200, {}, "hello") end }
+--     front.spawn(function() front.sleep(1) … end)
+--     front.loop()                                   -- until front.stop()
+local ffi = require "ffi"
+local check = require "moth.utils.check"
+local class = require "moth.class"
+
+local M = {}
+
+local cqueues, condition, server, new_headers, errno, signals
+local loop -- the controller
+
+--- Whether lua-http is there; else what to do.
+function M.available()
+  for _, name in ipairs { "cqueues", "http.server" } do
+    local ok, message = pcall(require, name)
+    if not ok then
+      return false, ("moth serve needs lua-http, for Lua 5.1 (Debian: apt-get install lua-http); %s: %s"):format(name,
+        tostring(message):match("^[^\n]*"))
+    end
+  end
+  return true
+end
+
+local function open()
+  if loop then return end
+  local ok, message = M.available()
+  if not ok then check.fail("[serve] %s", message) end
+  cqueues, condition, server = require "cqueues", require "cqueues.condition", require "http.server"
+  new_headers, errno, signals = require("http.headers").new, require "cqueues.errno", require "cqueues.signal"
+  loop = cqueues.new()
+end
+
+-- ---- coroutines --------------------------------------------------------------------------------------
+
+--- Runs a function as a coroutine of the loop; an error in it ends the loop.
+function M.spawn(fn)
+  open()
+  loop:wrap(fn)
+end
+
+function M.now() return cqueues.monotime() end
+function M.sleep(seconds) cqueues.sleep(seconds) end
+
+--- Waits for a descriptor: frames.lua's `wait`.
+function M.wait(fd, what, seconds)
+  local waited = { pollfd = fd, events = what }
+  if seconds == nil then
+    cqueues.poll(waited)
+    return true
+  end
+  return cqueues.poll(waited, seconds) == waited
+end
+
+--- Before a descriptor is closed.
+function M.forget(fd) loop:cancel(fd) end
+
+local Condition = class "Condition"
+function Condition:__init() self.inner = condition.new() end
+function Condition:signal() self.inner:signal() end
+--- Waits until it is signalled; false: the time is over.
+function Condition:wait(seconds)
+  if seconds and seconds <= 0 then return false end
+  return seconds == nil and self.inner:wait() or seconds ~= nil and self.inner:wait(seconds)
+end
+function M.condition()
+  open()
+  return Condition()
+end
+
+local caught = { "SIGTERM", "SIGINT", "SIGHUP" }
+
+--- Calls fn("SIGTERM"), "SIGINT" or "SIGHUP" in the loop when that signal comes, from now on.
+function M.on_signal(fn)
+  open()
+  local names, numbers = {}, {}
+  for i, name in ipairs(caught) do
+    numbers[i] = signals[name]
+    names[numbers[i]] = name
+  end
+  signals.block(unpack(numbers))
+  local listener = signals.listen(unpack(numbers))
+  loop:wrap(function()
+    while true do
+      local number = listener:wait(3600)
+      if number then fn(names[number]) end
+    end
+  end)
+end
+
+--- Runs until stop().
+function M.loop()
+  open()
+  M.stopped = false
+  while not M.stopped do
+    local ok, message, _, thread = loop:step(1)
+    if not ok then
+      io.stderr:write("moth serve: ", thread and debug.traceback(thread, tostring(message)) or tostring(message), "\n")
+    end
+  end
+end
+
+function M.stop() M.stopped = true end
+
+--- Ends all coroutines, and forgets them.
+function M.close() loop = nil end
+
+-- ---- requests ----------------------------------------------------------------------------------------
+
+pcall(ffi.cdef, 'ssize_t moth_recv(int fd, void *to, size_t size, int flags) __asm__("recv");')
+local PEEK = 0x2 + 0x40 -- without waiting
+local peeked = ffi.new "uint8_t[1]"
+
+local Request = class "Request"
+
+function Request:header(name) return (self.headers:get(name)) end
+
+--- Whether the client has closed the connection.
+function Request:is_gone()
+  local socket = self.stream.connection and self.stream.connection.socket
+  if not socket then return true end
+  local fd = socket:pollfd()
+  return fd < 0 or tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK)) == 0
+end
+
+--- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
+function Request:body(most, seconds)
+  if self.headers:has "transfer-encoding" then return nil, 411, "send the body with a Content-Length" end
+  if (self:header "content-encoding" or "identity") ~= "identity" then
+    return nil, 415, "send the body without Content-Encoding"
+  end
+  local length = self:header "content-length"
+  if not length then return self.method ~= "POST" and "" or nil, 411, "send the body with a Content-Length" end
+  local size = length:find("^%d+$") and tonumber(length)
+  if not size then return nil, 400, "Content-Length is no number" end
+  if size > most then return nil, 413, ("the body of %d bytes is larger than %d"):format(size, most) end
+  if (self:header "expect" or ""):lower() == "100-continue" and size > 0 then
+    self.stream:write_continue(seconds)
+  end
+  local parts, got, deadline = {}, 0, M.now() + seconds
+  while got < size do
+    local chunk, _, why = self.stream:get_next_chunk(deadline - M.now())
+    if not chunk then
+      if why == errno.ETIMEDOUT then return nil, 408, ("the body took longer than %g s"):format(seconds) end
+      return nil, 400, "the body ended early"
+    end
+    got = got + #chunk
+    parts[#parts + 1] = chunk
+  end
+  return table.concat(parts)
+end
+
+local WRITE = 30 -- seconds in which a client must take what is written
+
+local function head(self, status, fields, close)
+  local h = new_headers()
+  h:append(":status", tostring(status))
+  for i = 1, #fields, 2 do h:append(fields[i], fields[i + 1]) end
+  if close then h:append("connection", "close") end
+  self.status = status
+  return self.stream:write_headers(h, self.method == "HEAD", WRITE)
+end
+
+--- Answers; fields: { name, value, name, value, … }. close: ends the connection, for a body that was not read.
+function Request:respond(status, fields, body, close)
+  if self.status then return false end
+  local all = { "content-length", ("%d"):format(#body), unpack(fields) }
+  if not head(self, status, all, close) then return false end
+  if self.method == "HEAD" then return true end
+  return self.stream:write_chunk(body, true, WRITE)
+end
+
+--- Begins an answer in parts; then write(text) and finish().
+function Request:begin(status, fields) return head(self, status, fields) end
+function Request:write(text) return self.stream:write_chunk(text, false, WRITE) end
+function Request:finish() return self.stream:write_chunk("", true, WRITE) end
+
+-- ---- listening -----------------------------------------------------------------------------------------
+
+local SLOW = 10 -- seconds for the headers
+
+local function handle(handler, stream)
+  stream.use_zlib = false
+  local request = Request()
+  request.stream, request.started = stream, M.now()
+  local headers, _, why = stream:get_headers(SLOW)
+  if not headers then
+    if why == errno.ETIMEDOUT and stream.state ~= "idle" then
+      request.method = "GET"
+      request:respond(408, { "content-type", "application/json" }, '{"error":"the headers took more than 10 s"}', true)
+    end
+    return
+  end
+  local path = headers:get ":path" or "/"
+  request.headers, request.method = headers, headers:get ":method"
+  request.path, request.query = path:match("^([^?]*)%??(.*)$")
+  handler(request)
+end
+
+--- Listens on host and port (0: chosen by the system) or on a unix socket at `path` (mode 0600). handler(request) runs
+-- in a coroutine of its own. Returns { host, port, count(), pause(), close() }.
+function M.listen(o)
+  open()
+  local made, message = server.listen {
+    cq = loop, host = o.host, port = o.port, path = o.path, tls = false, version = 1.1, max_concurrent = o.connections,
+    reuseaddr = true, unlink = o.path ~= nil, mode = o.path and "0600" or nil, mask = o.path and "0177" or nil,
+    connection_setup_timeout = SLOW, intra_stream_timeout = o.keep_alive or 60,
+    onstream = function(_, stream) handle(o.handler, stream) end,
+    onerror = function(_, _, what, err)
+      if what == "onstream" then io.stderr:write("moth serve: ", tostring(err), "\n") end
+    end,
+  }
+  local ok
+  if made then ok, message = made:listen() end
+  if not ok then
+    check.fail("[serve] cannot listen on %s: %s", o.path or ("%s:%s"):format(o.host, o.port), tostring(message))
+  end
+  local _, host, port = made:localname()
+  return {
+    host = host, port = port,
+    pause = function() made:pause() end,
+    count = function() return made.n_connections end,
+    close = function()
+      made:close()
+      if o.path then os.remove(o.path) end
+    end,
+  }
+end
+
+return M

@@ -1,0 +1,232 @@
+--- KServe's protocol, version 2: requests and answers in JSON and in its binary form, checked by the model's signature.
+local values = require "moth.serve.values"
+local each = require "moth.each"
+
+local M = {}
+
+local MAX_DEPTH = 64
+local MOST = 2 ^ 31 -- elements
+
+local decoder
+--- The reader of JSON that clients send; gives nil and why.
+function M.decode(text)
+  if not decoder then
+    decoder = require("cjson.safe").new()
+    decoder.decode_max_depth(MAX_DEPTH)
+    decoder.decode_invalid_numbers(false)
+  end
+  return decoder.decode(text)
+end
+
+local null = function() return require("cjson").null end
+
+-- ---- checks ------------------------------------------------------------------------------------------
+
+-- A refusal: status 400, with the field's path. Raised as a table, caught in read.
+local function refuse(path, ...) error({ path = path, why = (...):format(select(2, ...)) }, 0) end
+
+local function fields(t, path, known)
+  if type(t) ~= "table" or #t > 0 then refuse(path, "expected an object") end
+  for key in each(t) do
+    if not known[key] then
+      refuse(path == "" and tostring(key) or path .. "." .. tostring(key), "there is no such field")
+    end
+  end
+end
+
+local function shape_text(shape)
+  local list = {}
+  for i, n in ipairs(shape) do list[i] = ("%d"):format(n) end
+  return "[" .. table.concat(list, ",") .. "]"
+end
+
+-- The shape of an input; its number of elements.
+local function check_shape(shape, wanted, path)
+  if type(shape) ~= "table" then refuse(path, "expected a list of sizes, %s", shape_text(wanted)) end
+  local count, fits = 1, #shape == #wanted
+  for i, n in ipairs(shape) do
+    if type(n) ~= "number" or n < 0 or n ~= math.floor(n) or n > MOST then
+      refuse(("%s[%d]"):format(path, i - 1), "expected a size")
+    end
+    count = count * n
+    fits = fits and (wanted[i] == -1 or wanted[i] == n)
+  end
+  for key in each(shape) do
+    if type(key) ~= "number" then refuse(path, "expected a list of sizes") end
+  end
+  if not fits then refuse(path, "expected %s, got %s", shape_text(wanted), shape_text(shape)) end
+  if count > MOST then refuse(path, "%s is too large", shape_text(shape)) end
+  return count
+end
+
+-- Input k's sizes with names: in their range, and equal wherever the name is.
+local function check_dims(sig, k, shape, path, sizes)
+  for _, d in ipairs(sig.dims or {}) do
+    if d.input == k then
+      local n, at = shape[d.at], ("%s[%d]"):format(path, d.at - 1)
+      if n < d.min or d.max and n > d.max or n % (d.step or 1) ~= 0 then
+        refuse(at, "expected %d to %s%s for %s, got %d", d.min, d.max and ("%d"):format(d.max) or "any",
+          (d.step or 1) > 1 and (" in steps of %d"):format(d.step) or "", d.name, n)
+      end
+      if sizes[d.name] and sizes[d.name] ~= n then
+        refuse(at, "%s is %d in another input, got %d", d.name, sizes[d.name], n)
+      end
+      sizes[d.name] = n
+    end
+  end
+end
+
+local INPUT = { name = true, shape = true, datatype = true, parameters = true, data = true }
+local OUTPUT = { name = true, parameters = true }
+local REQUEST = { id = true, parameters = true, inputs = true, outputs = true }
+
+-- The outputs that are asked for: a list of { k, binary }.
+local function outputs_of(request, sig)
+  local all = request.parameters and request.parameters.binary_data_output == true
+  local list, by_name = {}, {}
+  for k, output in ipairs(sig.outputs) do
+    by_name[output.name] = k
+    list[k] = { k = k, binary = all }
+  end
+  if request.outputs == nil then return list end
+  if type(request.outputs) ~= "table" then refuse("outputs", "expected a list") end
+  list = {}
+  for i, output in ipairs(request.outputs) do
+    local path = ("outputs[%d]"):format(i - 1)
+    fields(output, path, OUTPUT)
+    local k = by_name[output.name]
+    if not k then refuse(path .. ".name", "there is no output '%s'", tostring(output.name)) end
+    local own = output.parameters
+    if own ~= nil and type(own) ~= "table" then refuse(path .. ".parameters", "expected an object") end
+    local binary = all
+    if own and own.binary_data ~= nil then binary = own.binary_data == true end
+    list[i] = { k = k, binary = binary }
+  end
+  return list
+end
+
+local function read(sig, body, header_size)
+  local text, rest = body, ""
+  if header_size then
+    local n = header_size:find("^%d+$") and tonumber(header_size)
+    if not n or n > #body then
+      refuse("Inference-Header-Content-Length", "expected a number up to the body's %d bytes", #body)
+    end
+    text, rest = body:sub(1, n), body:sub(n + 1)
+  end
+  local request, why = M.decode(text)
+  if type(request) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
+  for key, value in each(request) do
+    if value == null() then request[key] = nil end
+  end
+  fields(request, "", REQUEST)
+  if request.id ~= nil and type(request.id) ~= "string" then refuse("id", "expected a text") end
+  if request.parameters ~= nil and type(request.parameters) ~= "table" then
+    refuse("parameters", "expected an object")
+  end
+  if type(request.inputs) ~= "table" then refuse("inputs", "expected a list") end
+  local by_name, inputs, parts, sizes, at = {}, {}, {}, {}, 0
+  for k, input in ipairs(sig.inputs) do by_name[input.name] = k end
+  for i, input in ipairs(request.inputs) do
+    local path = ("inputs[%d]"):format(i - 1)
+    fields(input, path, INPUT)
+    local k = by_name[input.name]
+    if not k then
+      local names = {}
+      for j, wanted in ipairs(sig.inputs) do names[j] = wanted.name end
+      refuse(path .. ".name", "there is no input '%s'; there are: %s", tostring(input.name), table.concat(names, " "))
+    end
+    if inputs[k] then refuse(path .. ".name", "'%s' is given twice", input.name) end
+    local wanted = sig.inputs[k]
+    local dtype = values.wire_name(wanted.dtype)
+    if input.datatype ~= dtype then
+      refuse(path .. ".datatype", "expected %s, got %s", dtype, tostring(input.datatype))
+    end
+    local count = check_shape(input.shape, wanted.shape, path .. ".shape")
+    check_dims(sig, k, input.shape, path .. ".shape", sizes)
+    inputs[k] = { dtype = wanted.dtype, shape = input.shape, at = i - 1 }
+    local size = type(input.parameters) == "table" and input.parameters.binary_data_size
+    if size then
+      local bytes = count * values.size(wanted.dtype)
+      if input.data ~= nil then refuse(path .. ".data", "it is given in binary, too") end
+      if size ~= bytes then
+        refuse(path .. ".parameters.binary_data_size", "expected %d, got %s", bytes, tostring(size))
+      end
+      if at + bytes > #rest then refuse(path, "the body ends before its data") end
+      parts[k] = rest:sub(at + 1, at + bytes)
+      if wanted.dtype == "bool" and parts[k]:find "[^%z\1]" then refuse(path, "expected bytes of 0 and 1 for BOOL") end
+      at = at + bytes
+    else
+      local bytes, index, expected = values.from_json(input.data, wanted.dtype, count)
+      if not bytes then refuse(index and ("%s.data[%d]"):format(path, index) or path .. ".data", "%s", expected) end
+      parts[k] = bytes
+    end
+  end
+  for k, input in ipairs(sig.inputs) do
+    if not inputs[k] then refuse("inputs", "'%s' is missing", input.name) end
+  end
+  if at ~= #rest then refuse("body", "has %d bytes behind its last tensor", #rest - at) end
+  local rows, key = 1, {}
+  for k, input in ipairs(inputs) do
+    local from = 1
+    if sig.batch then rows, from = input.shape[1], 2 end
+    key[k] = input.dtype .. table.concat(input.shape, "x", from)
+  end
+  if rows == 0 then refuse(("inputs[%d].shape[0]"):format(inputs[1].at), "expected at least 1") end
+  return { inputs = inputs, parts = parts, rows = rows, key = table.concat(key, ";"),
+    id = request.id, asked = outputs_of(request, sig) }
+end
+
+--- Reads a body. Gives an entry for Model:compute with id and asked, or nil and the message of a 400.
+function M.read(sig, body, header_size)
+  local ok, entry = pcall(read, sig, body, header_size)
+  if ok then return entry end
+  if type(entry) ~= "table" then error(entry, 0) end
+  return nil, entry.path .. ": " .. entry.why
+end
+
+-- ---- answers -----------------------------------------------------------------------------------------
+
+local function quote(text) return (require("cjson").encode(text)) end
+
+--- The answer's body, and the size of its JSON where binary follows; nil and why it cannot be written.
+function M.write(name, sig, entry, outputs)
+  local list, parts = {}, {}
+  for i, asked in ipairs(entry.asked) do
+    local output, wanted = outputs[asked.k], sig.outputs[asked.k]
+    local data
+    if asked.binary then
+      parts[#parts + 1] = output.bytes
+      data = ('"parameters":{"binary_data_size":%d}'):format(#output.bytes)
+    else
+      local text = values.to_json(output.bytes, output.dtype)
+      if not text then
+        return nil, ("output '%s' has NaN or infinite elements, which JSON does not know: ask for it with binary_data")
+          :format(wanted.name)
+      end
+      data = '"data":' .. text
+    end
+    list[i] = ('{"name":%s,"datatype":"%s","shape":%s,%s}'):format(quote(wanted.name), values.wire_name(output.dtype),
+      shape_text(output.shape), data)
+  end
+  local text = ('{"model_name":%s,%s"outputs":[%s]}'):format(quote(name), entry.id
+    and ('"id":%s,'):format(quote(entry.id)) or "", table.concat(list, ","))
+  if #parts == 0 then return text end
+  return text .. table.concat(parts), #text
+end
+
+--- What GET /v2/models/N answers.
+function M.metadata(name, sig)
+  local function list(tensors)
+    local out = {}
+    for i, t in ipairs(tensors or {}) do
+      out[i] = ('{"name":%s,"datatype":"%s","shape":%s}'):format(quote(t.name), values.wire_name(t.dtype),
+        shape_text(t.shape))
+    end
+    return "[" .. table.concat(out, ",") .. "]"
+  end
+  return ('{"name":%s,"versions":["1"],"platform":%s,"inputs":%s,"outputs":%s}'):format(quote(name),
+    quote(sig.platform), list(sig.inputs), list(sig.outputs))
+end
+
+return M

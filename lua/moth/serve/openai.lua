@@ -1,0 +1,342 @@
+--- OpenAI's paths for language models: /v1/completions, /v1/chat/completions, /v1/models. The engine's pieces
+-- (engine.lua) become one answer, or events of a stream.
+local B = require "moth_lua"
+local front = require "moth.serve.front"
+local each = require "moth.each"
+local kserve = require "moth.serve.kserve"
+
+local M = {}
+
+local function json() return require "cjson" end
+
+-- cjson writes an empty table as {}: this text, which no client can guess, stands for [].
+local EMPTY = ("empty %x %x"):format(os.time(), math.random(2 ^ 31))
+local function encode(t) return (json().encode(t):gsub('"' .. EMPTY .. '"', "[]")) end
+
+-- ---- requests ----------------------------------------------------------------------------------------
+
+local function refuse(param, ...) error({ param = param, why = (...):format(select(2, ...)) }, 0) end
+
+local function number(low, high, whole)
+  return function(v, name)
+    if type(v) ~= "number" or v < low or v > high or whole and v ~= math.floor(v) then
+      refuse(name, "expected a %s from %g to %g", whole and "whole number" or "number", low, high)
+    end
+    return v
+  end
+end
+
+local function boolean(v, name)
+  if type(v) ~= "boolean" then refuse(name, "expected true or false") end
+  return v
+end
+
+local function text(v, name)
+  if type(v) ~= "string" or not B.is_text(v) then refuse(name, "expected a text of UTF-8") end
+  return v
+end
+
+local function stop(v, name)
+  local list = type(v) == "table" and v or { v }
+  if #list > 16 then refuse(name, "expected at most 16 texts") end
+  for i, s in ipairs(list) do
+    if text(s, ("%s[%d]"):format(name, i - 1)) == "" then refuse(name, "expected texts that are not empty") end
+  end
+  return list
+end
+
+local function prompt(v, name)
+  if type(v) == "string" then return text(v, name) end
+  if type(v) ~= "table" or #v == 0 then refuse(name, "expected a text or a list of token ids") end
+  if #v == 1 and type(v[1]) == "string" then return text(v[1], name) end
+  for i, id in ipairs(v) do
+    if type(id) ~= "number" or id < 0 or id ~= math.floor(id) then
+      refuse(("%s[%d]"):format(name, i - 1), "expected a token id; several prompts are several requests")
+    end
+  end
+  return v
+end
+
+local function messages(v, name)
+  if type(v) ~= "table" or #v == 0 then refuse(name, "expected a list of messages") end
+  local out = {}
+  for i, m in ipairs(v) do
+    local at = ("%s[%d]"):format(name, i - 1)
+    if type(m) ~= "table" then refuse(at, "expected an object with role and content") end
+    for key in each(m) do
+      if key ~= "role" and key ~= "content" and key ~= "name" then
+        refuse(at .. "." .. tostring(key), "there is no such field")
+      end
+    end
+    local content = m.content
+    if type(content) == "table" then -- parts, of which only text is known
+      local parts = {}
+      for k, part in ipairs(content) do
+        if type(part) ~= "table" or part.type ~= "text" then
+          refuse(("%s.content[%d]"):format(at, k - 1), "expected a part of type text")
+        end
+        parts[k] = text(part.text, ("%s.content[%d].text"):format(at, k - 1))
+      end
+      content = table.concat(parts)
+    end
+    out[i] = { role = text(m.role, at .. ".role"), content = text(content, at .. ".content") }
+  end
+  return out
+end
+
+-- What does not change the answer here, with the values that are accepted.
+local neutral = {
+  frequency_penalty = 0, presence_penalty = 0, best_of = 1, echo = false, store = false, parallel_tool_calls = true,
+  user = true, metadata = true, service_tier = true, safety_identifier = true, prompt_cache_key = true,
+}
+local any = { user = true, metadata = true, service_tier = true, safety_identifier = true, prompt_cache_key = true }
+
+local common = {
+  max_tokens = number(1, 2 ^ 20, true), temperature = number(0, 2), top_p = number(0, 1),
+  seed = number(-1e14 + 1, 1e14 - 1, true), stop = stop, n = number(1, 16, true), stream = boolean, model = text,
+  stream_options = function(v, name)
+    if type(v) ~= "table" then refuse(name, "expected an object") end
+    for key, value in each(v) do
+      if key ~= "include_usage" then refuse(name .. "." .. tostring(key), "there is no such field") end
+      boolean(value, name .. ".include_usage")
+    end
+    return v
+  end,
+}
+local readers = {
+  completion = { prompt = prompt, logprobs = number(0, 20, true) },
+  chat = { messages = messages, logprobs = boolean, top_logprobs = number(0, 20, true),
+    max_completion_tokens = common.max_tokens },
+}
+
+local function read(kind, body)
+  local given, why = kserve.decode(body)
+  if type(given) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
+  local out, null = {}, json().null
+  for name, value in each(given) do
+    local reader = readers[kind][name] or common[name]
+    if value == null then -- luacheck: ignore 542
+    elseif reader then
+      out[name] = reader(value, name)
+    elseif neutral[name] == nil or not any[name] and value ~= neutral[name] then
+      local usual = neutral[name] ~= nil and (", only %s"):format(tostring(neutral[name])) or ""
+      refuse(tostring(name), "is not supported here%s", usual)
+    end
+  end
+  local needed = kind == "chat" and "messages" or "prompt"
+  if not out[needed] then refuse(needed, "is missing") end
+  if not out.model then refuse("model", "is missing") end
+  out.max_tokens = out.max_tokens or out.max_completion_tokens
+  if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
+  out.top_logprobs, out.max_completion_tokens = nil, nil
+  out.kind, out.n = kind, out.n or 1
+  return out
+end
+
+-- ---- answers -----------------------------------------------------------------------------------------
+
+local KINDS = { "invalid_request_error", [401] = "authentication_error", [404] = "invalid_request_error",
+  [429] = "rate_limit_error" }
+
+--- The body of an error.
+function M.error(status, message, param)
+  local kind = KINDS[status] or status >= 500 and "server_error" or KINDS[1]
+  return json().encode { error = { message = message, type = kind, param = param or json().null, code = json().null } }
+end
+
+local function whole(s) return B.is_text(s) and s or "\239\191\189" end
+
+local function chat_logprobs(list)
+  local out = {}
+  for i, t in ipairs(list) do
+    local top = {}
+    for k, other in ipairs(t.top or {}) do
+      top[k] = { token = whole(other[1]), logprob = other[2], bytes = json().null }
+    end
+    out[i] = { token = whole(t.token), logprob = t.logprob, bytes = json().null,
+      top_logprobs = #top > 0 and top or EMPTY }
+  end
+  return { content = out }
+end
+
+local function completion_logprobs(list)
+  local out = { tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {} }
+  local at = 0
+  for i, t in ipairs(list) do
+    out.tokens[i], out.token_logprobs[i], out.text_offset[i] = whole(t.token), t.logprob, at
+    at = at + #t.token
+    local top = {}
+    for _, other in ipairs(t.top or {}) do top[whole(other[1])] = other[2] end
+    out.top_logprobs[i] = next(top) and top or json().null
+  end
+  return out
+end
+
+-- One choice, of a whole answer or an event.
+local function choice(request, index, piece_text, logprobs, finish, streamed, first)
+  local c = { index = index, finish_reason = finish or json().null, logprobs = json().null }
+  local chat = request.kind == "chat"
+  if logprobs and #logprobs > 0 then c.logprobs = (chat and chat_logprobs or completion_logprobs)(logprobs) end
+  if not chat then
+    c.text = piece_text
+  elseif streamed then
+    c.delta = { content = piece_text, role = first and "assistant" or nil }
+  else
+    c.message = { role = "assistant", content = piece_text }
+  end
+  return c
+end
+
+local function usage_of(piece)
+  local p, c = piece.prompt_tokens or 0, piece.completion_tokens or 0
+  return { prompt_tokens = p, completion_tokens = c, total_tokens = p + c }
+end
+
+local count = 0
+local function envelope(request, streamed)
+  count = count + 1
+  local chat = request.kind == "chat"
+  return {
+    id = ("%s-%x%04x"):format(chat and "chatcmpl" or "cmpl", os.time(), count % 65536), created = os.time(),
+    object = chat and (streamed and "chat.completion.chunk" or "chat.completion") or "text_completion",
+    model = request.model,
+  }
+end
+
+-- The next piece, or nil, a status and why: the client has left, or nothing came in time.
+local function next_piece(call, entry, waited)
+  while true do
+    local piece = entry:next(0.1)
+    if piece then return piece end
+    if call.request:is_gone() then return nil, 499, "the client has left" end
+    if not waited.any and front.now() - entry.arrived > call.limits.wait_ms / 1000 then
+      return nil, 503, ("no token within %d ms"):format(call.limits.wait_ms)
+    end
+  end
+end
+
+local function note_first(call, model, entry, waited)
+  if waited.any then return end
+  waited.any = true
+  call.metrics:first_token(model.name, front.now() - entry.arrived)
+end
+
+local function note_tokens(call, model, piece)
+  call.metrics:tokens(model.name, "in", piece.prompt_tokens or 0)
+  call.metrics:tokens(model.name, "out", piece.completion_tokens or 0)
+end
+
+local function answer_whole(call, model, request, entry)
+  local texts, logprobs, finish, waited = {}, {}, {}, {}
+  for i = 0, request.n - 1 do texts[i], logprobs[i] = {}, {} end
+  while true do
+    local piece, status, why = next_piece(call, entry, waited)
+    if not piece then
+      model:cancel(entry)
+      return call:fail(status, M.error(status, why))
+    end
+    if piece.error then return call:fail(piece.status or 500, M.error(piece.status or 500, piece.error)) end
+    note_first(call, model, entry, waited)
+    local index = piece.index or 0
+    if piece.text then table.insert(texts[index], piece.text) end
+    for _, t in ipairs(piece.logprobs or {}) do table.insert(logprobs[index], t) end
+    finish[index] = piece.finish_reason or finish[index]
+    if piece.done then
+      note_tokens(call, model, piece)
+      local out = envelope(request, false)
+      out.usage, out.choices = usage_of(piece), {}
+      for i = 0, request.n - 1 do
+        out.choices[i + 1] = choice(request, i, table.concat(texts[i]), request.logprobs and logprobs[i], finish[i])
+      end
+      return call:answer(200, encode(out))
+    end
+  end
+end
+
+local STREAM = { "content-type", "text/event-stream", "cache-control", "no-store" }
+
+local function answer_stream(call, model, request, entry)
+  local out, waited, begun, first = envelope(request, true), {}, false, {}
+  local function event(t)
+    if not begun then
+      begun = true
+      if not call.request:begin(200, STREAM) then return false end
+    end
+    return call.request:write("data: " .. encode(t) .. "\n\n")
+  end
+  local asked_usage = request.stream_options and request.stream_options.include_usage
+  while true do
+    local piece, status, why = next_piece(call, entry, waited)
+    if not piece then
+      model:cancel(entry)
+      if begun then return call:ended(status) end
+      return call:fail(status, M.error(status, why))
+    end
+    if piece.error then
+      if not begun then return call:fail(piece.status or 500, M.error(piece.status or 500, piece.error)) end
+      call.request:write("data: " .. M.error(piece.status or 500, piece.error) .. "\n\n")
+      call.request:finish()
+      return call:ended(piece.status or 500)
+    end
+    note_first(call, model, entry, waited)
+    local index, ok = piece.index or 0, true
+    if piece.text or piece.finish_reason then
+      out.choices = { choice(request, index, piece.text or "", request.logprobs and piece.logprobs,
+        piece.finish_reason, true, not first[index]) }
+      out.usage = asked_usage and json().null or nil
+      first[index] = true
+      ok = event(out)
+    end
+    if ok and piece.done then
+      note_tokens(call, model, piece)
+      if asked_usage then
+        out.choices, out.usage = EMPTY, usage_of(piece)
+        ok = event(out)
+      end
+      if not begun then call.request:begin(200, STREAM) end
+      if ok and call.request:write "data: [DONE]\n\n" then call.request:finish() end
+      return call:ended(200)
+    end
+    if not ok then
+      model:cancel(entry)
+      return call:ended(499)
+    end
+  end
+end
+
+--- Answers POST /v1/completions (kind "completion") and /v1/chat/completions ("chat").
+function M.complete(call, kind)
+  local body, status, why = call:body()
+  if not body then return call:fail(status, M.error(status, why), true) end
+  local ok, request = pcall(read, kind, body)
+  if not ok then
+    if type(request) ~= "table" then error(request, 0) end
+    return call:fail(400, M.error(400, request.param .. ": " .. request.why, request.param))
+  end
+  local model = call.models[request.model]
+  call.model = model and model.name
+  if not model or model.signature and not model.signature.steps then
+    return call:fail(404, M.error(404, ("there is no language model '%s'"):format(request.model), "model"))
+  end
+  local most = model.signature and model.signature.max_tokens
+  if most and request.max_tokens and request.max_tokens > most then
+    return call:fail(400, M.error(400, ("max_tokens: the model takes at most %d"):format(most), "max_tokens"))
+  end
+  local entry, code, message, retry = model:begin(request)
+  if not entry then return call:fail(code, M.error(code, message), false, retry) end
+  return (request.stream and answer_stream or answer_whole)(call, model, request, entry)
+end
+
+--- Answers GET /v1/models.
+function M.list(call)
+  local data = {}
+  for _, name in ipairs(call.names) do
+    local signature = call.models[name].signature
+    if signature and signature.steps then
+      data[#data + 1] = { id = name, object = "model", created = call.started, owned_by = "moth" }
+    end
+  end
+  return call:answer(200, encode { object = "list", data = #data > 0 and data or EMPTY })
+end
+
+return M

@@ -1,0 +1,244 @@
+--- What a server answers on its paths: health, models, inference, metrics, and on the unix socket, administration.
+local class = require "moth.class"
+local front = require "moth.serve.front"
+local kserve = require "moth.serve.kserve"
+local openai = require "moth.serve.openai"
+local values = require "moth.serve.values"
+
+local M = {}
+
+local JSON = { "content-type", "application/json" }
+local BODY_SECONDS = 30 -- in which a body must have come
+
+local function quote(text) return (require("cjson").encode(text)) end
+local function error_text(message) return ('{"error":%s}'):format(quote(message)) end
+
+-- ---- a call ------------------------------------------------------------------------------------------
+
+-- One request on its way: the server's models, limits, metrics, and the answer's status for the counts.
+local Call = class "Call"
+
+function Call:__init(server, request)
+  self.server, self.request = server, request
+  self.models, self.names, self.limits, self.metrics = server.models, server.names, server.limits, server.metrics
+  self.started = server.started
+end
+
+--- The body, or nil, a status and why.
+function Call:body() return self.request:body(self.limits.body, BODY_SECONDS) end
+
+--- Notes how it ended; once.
+function Call:ended(status)
+  if self.noted then return end
+  self.noted = true
+  if self.model then self.metrics:request(self.model, status, front.now() - self.request.started) end
+end
+
+function Call:answer(status, text, fields, close)
+  self:ended(status)
+  self.request:respond(status, fields or JSON, text, close)
+end
+
+function Call:fail(status, text, close, retry)
+  self:answer(status, text, retry and { "content-type", "application/json", "retry-after", ("%d"):format(retry) }
+    or JSON, close)
+end
+
+function Call:refuse(status, message, close, retry) self:fail(status, error_text(message), close, retry) end
+
+-- ---- who may ask -----------------------------------------------------------------------------------------
+
+--- Whether two texts are equal, in a time that does not tell where they differ.
+function M.same_text(a, b)
+  local bit = require "bit"
+  local different = bit.bxor(#a, #b)
+  for i = 1, #a do
+    different = bit.bor(different, bit.bxor(a:byte(i), b:byte((i - 1) % math.max(#b, 1) + 1) or 0))
+  end
+  return different == 0
+end
+
+local loopback = { localhost = true, ["127.0.0.1"] = true, ["[::1]"] = true }
+
+--- Whether a Host header is one of this server's: loopback, an address in digits, or a name of `hosts`. Others come
+-- from pages whose name was made to lead here.
+function M.is_known_host(host, hosts)
+  if not host then return true end
+  local name = host:lower():gsub(":%d+$", "")
+  return loopback[name] or hosts[name] or name:find "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:find "^%[[%x:.]+%]$" ~= nil
+end
+
+local open_paths = { ["/v2/health/live"] = true, ["/v2/health/ready"] = true }
+
+local function may_ask(call)
+  local server, request = call.server, call.request
+  if not M.is_known_host(request:header ":authority", server.hosts) then
+    call:refuse(421, "the Host header is not one of this server's names", true)
+    return false
+  end
+  if server.token and not open_paths[request.path] then
+    local given = (request:header "authorization" or ""):match "^[Bb]earer +(%S+)$" or ""
+    if not M.same_text(given, server.token) then
+      call:fail(401, request.path:find "^/v1/" and openai.error(401, "the token is missing or wrong")
+        or error_text "the token is missing or wrong", true)
+      return false
+    end
+  end
+  return true
+end
+
+-- ---- paths -------------------------------------------------------------------------------------------
+
+local function live(call) call:answer(200, '{"live":true}') end
+
+local function ready(call)
+  local all = not call.server.draining
+  for _, name in ipairs(call.names) do all = all and call.models[name]:is_ready() end
+  if all then return call:answer(200, '{"ready":true}') end
+  return call:fail(503, '{"ready":false}', false, 1)
+end
+
+local function server_metadata(call)
+  call:answer(200, ('{"name":"moth","version":%s,"extensions":["binary_tensor_data"]}')
+    :format(quote(require("moth_lua").version_string)))
+end
+
+local function find_model(call, name)
+  local model = call.models[name]
+  if model then
+    call.model = name
+    return model
+  end
+  call:refuse(404, ("there is no model '%s'"):format(name), call.request.method == "POST")
+end
+
+local function model_metadata(call, name)
+  local model = find_model(call, name)
+  if not model then return end
+  if not model.signature then return call:refuse(503, "the model is loading", false, 1) end
+  return call:answer(200, kserve.metadata(name, model.signature))
+end
+
+local function model_ready(call, name)
+  local model = find_model(call, name)
+  if not model then return end
+  if model:is_ready() then return call:answer(200, '{"ready":true}') end
+  return call:fail(503, '{"ready":false}', false, 1)
+end
+
+local function infer(call, name)
+  local model = find_model(call, name)
+  if not model then return end
+  local body, status, why = call:body()
+  if not body then return call:refuse(status, why, true) end
+  local sig = model.signature
+  if not sig then return call:refuse(503, "the model is loading", false, 1) end
+  if sig.steps then return call:refuse(400, ("'%s' is a language model: POST /v1/completions"):format(name)) end
+  local entry, message = kserve.read(sig, body, call.request:header "inference-header-content-length")
+  if not entry then return call:refuse(400, message) end
+  entry.gone = function() return call.request:is_gone() end
+  local code, result, retry = model:compute(entry)
+  if code ~= 200 then return call:refuse(code, result, false, retry) end
+  call.metrics:computed(name, result.wait, result.seconds)
+  local text, header_size = kserve.write(name, sig, entry, result.outputs)
+  if not text then return call:refuse(500, header_size) end
+  if not header_size then return call:answer(200, text) end
+  return call:answer(200, text, { "content-type", "application/octet-stream", "inference-header-content-length",
+    ("%d"):format(header_size) })
+end
+
+local function metrics(call)
+  for _, name in ipairs(call.names) do
+    local model, label = call.models[name], call.metrics:label(name)
+    call.metrics:set("moth_queue_length", label, #model.queue)
+    call.metrics:set("moth_ready", label, model:is_ready() and 1 or 0)
+  end
+  call.metrics:set("moth_connections", "", call.server.listener.count())
+  call:answer(200, call.metrics:text(), { "content-type", "text/plain; version=0.0.4" })
+end
+
+-- Method, pattern of the path, function; admin: on the unix socket alone.
+local routes = {
+  { "GET", "^/v2/?$", server_metadata },
+  { "GET", "^/v2/health/live$", live },
+  { "GET", "^/v2/health/ready$", ready },
+  { "GET", "^/v2/models/([^/]+)$", model_metadata },
+  { "GET", "^/v2/models/([^/]+)/ready$", model_ready },
+  { "POST", "^/v2/models/([^/]+)/infer$", infer },
+  { "GET", "^/metrics$", metrics },
+  { "GET", "^/v1/models$", openai.list },
+  { "POST", "^/v1/completions$", function(call) return openai.complete(call, "completion") end },
+  { "POST", "^/v1/chat/completions$", function(call) return openai.complete(call, "chat") end },
+}
+
+local function decode(word)
+  return (word:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end))
+end
+
+local function route(call, list)
+  local request, other = call.request, nil
+  local method = request.method == "HEAD" and "GET" or request.method
+  for _, r in ipairs(list) do
+    local word = request.path:match(r[2])
+    if word and r[1] == method then return r[3](call, decode(word)) end
+    if word then other = r[1] end
+  end
+  if other then
+    return call:answer(405, error_text("expected " .. other), { "content-type", "application/json", "allow", other },
+      true)
+  end
+  return call:refuse(404, ("there is nothing at %s"):format(request.path:sub(1, 200)), true)
+end
+
+local function guarded(call, fn)
+  local ok, message = xpcall(fn, function(m) return debug.traceback(tostring(m), 2) end)
+  if not ok then
+    io.stderr:write("moth serve: ", message, "\n")
+    if not call.request.status then call:refuse(500, "an error of the server's own; its log says more", true) end
+    call:ended(500)
+  end
+end
+
+--- The handler of the TCP port.
+function M.handler(server)
+  return function(request)
+    local call = Call(server, request)
+    guarded(call, function() if may_ask(call) then route(call, routes) end end)
+  end
+end
+
+-- ---- administration --------------------------------------------------------------------------------------
+
+local admin = {
+  { "POST", "^/admin/reload/([^/]+)$", function(call, name)
+    local model = find_model(call, name)
+    if not model then return end
+    local ok, why = model:reload()
+    if not ok then return call:refuse(500, why) end
+    return call:answer(200, '{"reloaded":true}')
+  end },
+  { "POST", "^/admin/stop$", function(call)
+    call:answer(200, '{"stopping":true}')
+    call.server:stop()
+  end },
+  { "GET", "^/metrics$", metrics },
+}
+
+--- The handler of the unix socket.
+function M.admin(server)
+  return function(request)
+    local call = Call(server, request)
+    guarded(call, function() route(call, admin) end)
+  end
+end
+
+--- Whether the dtypes of a signature can be written on the wire; else the one that cannot.
+function M.unknown_dtype(sig)
+  for _, list in ipairs { sig.inputs or {}, sig.outputs or {} } do
+    for _, t in ipairs(list) do
+      if not values.wire_name(t.dtype) then return t.dtype end
+    end
+  end
+end
+
+return M

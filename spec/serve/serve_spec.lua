@@ -1,0 +1,196 @@
+-- moth.serve over HTTP: one server in a process of its own answers all of these.
+local moth = require "moth"
+local cjson = require "cjson"
+local ffi = require "ffi"
+
+local has_http = require("moth.serve.front").available()
+local function describe_served(name, fn) (has_http and describe or pending)(name, fn) end
+
+-- Exported models, in files.
+local function save(fn, args, o)
+  local path = os.tmpname()
+  moth.export.save(moth.export(fn, args, o), path)
+  return path
+end
+
+local function floats(...) return ffi.string(ffi.new("float[?]", select("#", ...), ...), 4 * select("#", ...)) end
+
+describe_served("moth.serve #M428 #M429", function()
+  local net, server, files = nil, nil, {}
+
+  setup(function()
+    moth.manual_seed(3)
+    net = moth.nn.Sequential(moth.nn.Linear(4, 8), moth.nn.ReLU(), moth.nn.Linear(8, 3)):eval()
+    files[1] = save(net, { moth.randn(2, 4) }, { dynamic_shapes = { { [1] = moth.Dim("batch", { max = 64 }) } } })
+    files[2] = save(function(t) return { sum = t.a:to(moth.float64) + t.b:sum(), mask = t.a:gt(1), big = t.a * 3 } end,
+      { { a = moth.ones({ 3 }, { dtype = moth.int64 }), b = moth.randn(2):to(moth.float16) } })
+    files[3] = save(function(x) return 1 / x end, { moth.ones(2) })
+    files[4] = save(function(x, i) return x:index_select(2, i) end,
+      { moth.ones(2, 4), moth.ones({ 1 }, { dtype = moth.int64 }) })
+    server = moth.serve.spawn { port = 0, limits = { body = 4096, connections = 64 }, hosts = { "models.example" },
+      models = { net = files[1], mixed = files[2], divide = files[3],
+        choose = { path = files[4], batching = { max_size = 4 } } } }
+  end)
+  teardown(function()
+    if server then assert.equal(0, server:stop()) end
+    for _, path in ipairs(files) do os.remove(path) end
+  end)
+
+  local function infer(model, request, headers)
+    local answer = server:post("/v2/models/" .. model .. "/infer", type(request) == "table" and cjson.encode(request)
+      or request, headers)
+    return answer.status, answer.headers["content-type"] == "application/json" and cjson.decode(answer.body)
+      or answer.body, answer
+  end
+
+  it("answers as the model does, to the bit", function()
+    local x = moth.randn(1, 4)
+    local status, out = infer("net", { id = "a", inputs = { { name = "x1", shape = { 1, 4 }, datatype = "FP32",
+      data = x:view(-1):totable() } } })
+    assert.equal(200, status)
+    assert.equal("a", out.id)
+    assert.same({ 1, 3 }, out.outputs[1].shape)
+    assert.is_true(moth.equal(moth.tensor { out.outputs[1].data }, net(x):detach()))
+  end)
+
+  it("answers batches, nested lists and names of outputs", function()
+    local x = moth.randn(5, 4)
+    local status, out = infer("net", { inputs = { { name = "x1", shape = { 5, 4 }, datatype = "FP32",
+      data = x:totable() } }, outputs = { { name = "y1" } } })
+    assert.equal(200, status)
+    assert.is_close(moth.tensor(out.outputs[1].data):view(5, 3), net(x):detach())
+    status, out = infer("mixed", [[{"inputs":[{"name":"t_b","shape":[2],"datatype":"FP16","data":[0.5,-2]},
+      {"name":"t_a","shape":[3],"datatype":"INT64","data":[1,2,9007199254740991]}]}]])
+    if status ~= 200 then error(cjson.encode(out)) end
+    local by_name = {}
+    for _, o in ipairs(out.outputs) do by_name[o.name] = o end
+    assert.same({ -0.5, 0.5, 9007199254740989.5 }, by_name.sum.data)
+    assert.same({ false, true, true }, by_name.mask.data)
+    assert.equal("BOOL", by_name.mask.datatype)
+  end)
+
+  it("takes and gives tensors in binary", function()
+    local head = cjson.encode { inputs = { { name = "x1", shape = { 2, 4 }, datatype = "FP32",
+      parameters = { binary_data_size = 32 } } }, parameters = { binary_data_output = true } }
+    local x = moth.arange(1, 9):view(2, 4):to(moth.float32)
+    local status, body, answer = infer("net", head .. floats(1, 2, 3, 4, 5, 6, 7, 8),
+      { ["inference-header-content-length"] = #head })
+    assert.equal(200, status)
+    local n = tonumber(answer.headers["inference-header-content-length"])
+    local out = cjson.decode(body:sub(1, n))
+    assert.equal(24, out.outputs[1].parameters.binary_data_size)
+    local values = ffi.cast("const float *", ffi.cast("const char *", body) + n)
+    local wanted = net(x):detach()
+    for i = 0, 5 do assert.near(wanted:view(-1)[i + 1]:item(), values[i], 1e-5) end
+  end)
+
+  it("refuses with the field's path", function()
+    local function refused(pattern, input, model)
+      local status, out = infer(model or "net", { inputs = { input } })
+      assert.equal(400, status)
+      assert.matches(pattern, out.error)
+    end
+    local function input(o)
+      return { name = o.name or "x1", shape = o.shape or { 1, 4 }, datatype = o.datatype or "FP32",
+        data = o.data or { 1, 2, 3, 4 } }
+    end
+    refused("^inputs%[0%].name: there is no input 'z'; there are: x1", input { name = "z" })
+    refused("^inputs%[0%].shape: expected %[%-1,4%], got %[1,5%]", input { shape = { 1, 5 } })
+    refused("^inputs%[0%].shape%[0%]: expected %d to 64 for batch, got 65", input { shape = { 65, 4 } })
+    refused("^inputs%[0%].datatype: expected FP32, got INT8", input { datatype = "INT8" })
+    refused("^inputs%[0%].data: expected 4 elements, got 3", input { data = { 1, 2, 3 } })
+    refused("^inputs%[0%].data%[2%]: expected a number", input { data = { 1, 2, "3", 4 } })
+    refused("^inputs%[0%].shape%[0%]: expected at least 1", input { shape = { 0, 4 }, data = {} })
+    for body, pattern in pairs {
+      ["{"] = "^body: is no JSON object", ["[]"] = "^inputs: expected a list",
+      ["{\"inputs\":[NaN]}"] = "^body: is no JSON",
+      ["{\"inputs\":[],\"x\":1}"] = "^x: there is no such field", ["{\"inputs\":[]}"] = "^inputs: 'x1' is missing",
+      [("["):rep(100) .. ("]"):rep(100)] = "^body: is no JSON object",
+    } do
+      local status, out = infer("net", body)
+      assert.equal(400, status)
+      assert.matches(pattern, out.error)
+    end
+  end)
+
+  it("says what the model says, and no more", function()
+    local status, out = infer("choose", { inputs = {
+      { name = "x", shape = { 2, 4 }, datatype = "FP32", data = { 1, 2, 3, 4, 5, 6, 7, 8 } },
+      { name = "i", shape = { 1 }, datatype = "INT64", data = { 9 } } } })
+    assert.equal(500, status)
+    assert.matches("index", out.error)
+    assert.not_matches("\n", out.error)
+    status, out = infer("divide", { inputs = { { name = "x", shape = { 2 }, datatype = "FP32", data = { 0, 1 } } } })
+    assert.equal(500, status)
+    assert.matches("NaN or infinite", out.error)
+  end)
+
+  it("tells of models, health and metrics", function()
+    assert.equal('{"ready":true}', server:get("/v2/health/ready").body)
+    assert.equal(200, server:get("/v2/health/live").status)
+    assert.equal("moth", cjson.decode(server:get("/v2").body).name)
+    local about = cjson.decode(server:get("/v2/models/net").body)
+    assert.same({ { name = "x1", datatype = "FP32", shape = { -1, 4 } } }, about.inputs)
+    assert.equal(200, server:get("/v2/models/net/ready").status)
+    local text = server:get("/metrics").body
+    assert.matches('moth_requests_total{model="net",code="200"} %d', text)
+    assert.matches('moth_batch_rows_bucket{model="net",le="%+Inf"} %d', text)
+    for line in text:gmatch "[^\n]+" do
+      assert.is_truthy(line:find "^# [HT]" or line:find "^[%w_]+{[^{}]*} %-?[%d.e+-]+$"
+        or line:find "^[%w_]+ %d+$", line)
+    end
+    assert.matches('"data":[]', server:get("/v1/models").body, 1, true)
+  end)
+
+  it("keeps its limits", function()
+    assert.equal(404, server:get("/nothing").status)
+    assert.equal(404, server:get("/v2/models/none").status)
+    local answer = server:get("/v2/models/net/infer")
+    assert.equal(405, answer.status)
+    assert.equal("POST", answer.headers.allow)
+    assert.equal(413, (infer("net", (" "):rep(5000))))
+    assert.equal(415, (infer("net", "x", { ["content-encoding"] = "gzip" })))
+    local client = server:connect()
+    client:send "POST /v2/models/net/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert.equal(411, client:receive().status)
+    client:close()
+    for host, status in pairs { ["evil.example"] = 421, ["models.example:80"] = 200, ["[::1]:1"] = 200,
+      ["10.1.2.3"] = 200 } do
+      client = server:connect()
+      client:send("GET /v2 HTTP/1.1\r\nhost: " .. host .. "\r\n\r\n")
+      assert.equal(status, client:receive().status)
+      client:close()
+    end
+    client = server:connect()
+    assert.equal(200, client:request("HEAD", "/v2").status)
+    assert.equal(200, client:request("GET", "/v2").status)
+    client:close()
+  end)
+end)
+
+describe_served("moth.serve's options", function()
+  it("are checked, with what to do", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local function refused(pattern, o) assert.error_matches(function() moth.serve(o) end, pattern) end
+    refused("models: expected a table { name = path }, got nil", {})
+    refused("unknown option 'prot'; did you mean 'port'", { models = { a = path }, prot = 1 })
+    refused("model a: there is no file /no/such", { models = { a = "/no/such" } })
+    refused("names of models of letters", { models = { ["../a"] = path } })
+    refused("model a: unknown option 'pth'", { models = { a = { pth = path } } })
+    refused("host 0.0.0.0 can be reached from other machines: give token_file", { models = { a = path },
+      host = "0.0.0.0" })
+    os.execute("echo secret-word > " .. path .. "; chmod 644 " .. path)
+    refused("token_file: .* has mode 644", { models = { a = path }, token_file = path })
+    refused("limits: unknown option 'bodies'", { models = { a = path }, limits = { bodies = 1 } })
+    refused("reload: expected 'start_first' or 'stop_first'", { models = { a = path }, reload = "now" })
+  end)
+
+  it("a model that does not load ends the server, with the reason", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    os.execute("echo nonsense > " .. path)
+    assert.error_matches(function() moth.serve.spawn { models = { a = path }, port = 0 } end,
+      "%[serve.spawn%] .*model a: ")
+  end)
+end)
