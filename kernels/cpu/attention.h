@@ -47,6 +47,21 @@ static inline int64_t moth_attention_padded(int64_t rows, int64_t depth, int64_t
   return rows * ((most + 15) / 16 * 16);
 }
 
+/* A chunk of keys in pieces of `piece` tokens (the last may have fewer), for few queries. */
+typedef struct MothAttentionChunk {
+  int64_t rows, cols, piece, depth, width;
+  const void *const *k, *const *v; /* the pieces: rows of depth and width elements */
+  const void *const *q;            /* the rows of queries */
+  void *const *out;                /* theirs of the result */
+  const int64_t *visible; /* per row: keys of the chunk that it attends to, from the first */
+  void *score;            /* workspace: rows x cols rounded up to MOTH_ATTENTION_ROUND */
+  void *max;
+  double *sum;
+  bool first;
+  double scale;
+} MothAttentionChunk;
+enum { MOTH_ATTENTION_ROUND = 32 };
+
 typedef struct MothAttentionRows {
   /* One step of the online softmax: computes the weights exp(score - max), 0 where dropped, rescales sum and
    * out to the new max, and adds the tile's weights and weighted values to them. */
@@ -59,6 +74,9 @@ typedef struct MothAttentionRows {
   void (*dot)(void *delta, const void *a, const void *b, int64_t n, const void *minus);
   /* to += from */
   void (*add)(void *to, const void *from, int64_t n);
+  /* As weights, of a chunk for few queries: keys are read once, where they lie. At the end: out *= 1 / sum. */
+  void (*few)(const MothAttentionChunk *c);
+  void (*few_finish)(const MothAttentionChunk *c);
 } MothAttentionRows;
 
 /* [double][level]: generated */

@@ -284,3 +284,68 @@ static void add(void *to, const void *from, int64_t n) {
   const real *a = from;
   MOTH_VECTOR for (int64_t j = 0; j < n; j++) o[j] += a[j];
 }
+
+/* The scores of key `at` of a piece for all rows. */
+static inline void few_scores(const MothAttentionChunk *c, const real *key, int64_t at,
+                              int64_t stride) {
+  const int64_t depth = c->depth;
+  for (int64_t r = 0; r < c->rows; r++) {
+    const real *q = c->q[r];
+    real lane[FEW] = {0}, sum = 0;
+    int64_t d = 0;
+    for (; d + FEW <= depth; d += FEW)
+      MOTH_VECTOR for (int k = 0; k < FEW; k++) lane[k] += q[d + k] * key[d + k];
+    for (; d < depth; d++)
+      sum += q[d] * key[d];
+    ((real *)c->score)[r * stride + at] = (lanes_sum(lane, FEW) + sum) * (real)c->scale;
+  }
+}
+
+static void few(const MothAttentionChunk *c) {
+  const int64_t stride =
+      (c->cols + MOTH_ATTENTION_ROUND - 1) / MOTH_ATTENTION_ROUND * MOTH_ATTENTION_ROUND;
+  const int64_t width = c->width;
+  for (int64_t j = 0; j < c->cols; j++)
+    few_scores(c, (const real *)c->k[j / c->piece] + j % c->piece * c->depth, j, stride);
+  for (int64_t r = 0; r < c->rows; r++) {
+    real *s = (real *)c->score + r * stride, *max = (real *)c->max + r, *out = c->out[r];
+    int64_t n = c->visible[r] < 0 ? 0 : c->visible[r] < c->cols ? c->visible[r] : c->cols;
+    real old = c->first ? -m_inf() : *max, top = row_max(s, n), lane[LANES];
+    top = top > old ? top : old;
+    exps(s, n, top == -m_inf() ? (real)0 : top, lane);
+    real factor = c->first || old == -m_inf() ? (real)0 : m_exp_down(old - top);
+    c->sum[r] = (c->first ? 0 : c->sum[r] * (double)factor) + (double)lanes_sum(lane, LANES);
+    if (c->first)
+      MOTH_VECTOR for (int64_t d = 0; d < width; d++) out[d] = 0;
+    else if (factor != 1)
+      MOTH_VECTOR for (int64_t d = 0; d < width; d++) out[d] *= factor;
+    *max = top;
+    for (int64_t j = n; j < stride; j++)
+      s[j] = 0;
+  }
+  for (int64_t p = 0; p * c->piece < c->cols; p++) {
+    int64_t from = p * c->piece, n = c->cols - from < c->piece ? c->cols - from : c->piece;
+    for (int64_t r = 0; r < c->rows; r++) {
+      const real *s = (const real *)c->score + r * stride + from, *v = c->v[p];
+      real *out = c->out[r];
+      int64_t d = 0;
+      for (; d + LANES <= width; d += LANES) {
+        real lane[LANES];
+        MOTH_VECTOR for (int k = 0; k < LANES; k++) lane[k] = out[d + k];
+        for (int64_t j = 0; j < n; j++)
+          MOTH_VECTOR for (int k = 0; k < LANES; k++) lane[k] += s[j] * v[j * width + d + k];
+        MOTH_VECTOR for (int k = 0; k < LANES; k++) out[d + k] = lane[k];
+      }
+      for (int64_t j = 0; j < n && d < width; j++)
+        for (int64_t e = d; e < width; e++)
+          out[e] += s[j] * v[j * width + e];
+    }
+  }
+}
+
+static void few_finish(const MothAttentionChunk *c) {
+  for (int64_t r = 0; r < c->rows; r++) {
+    real *out = c->out[r], by = (real)(c->sum[r] > 0 ? 1 / c->sum[r] : 0);
+    MOTH_VECTOR for (int64_t d = 0; d < c->width; d++) out[d] *= by;
+  }
+}

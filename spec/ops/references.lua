@@ -758,6 +758,76 @@ function M.attention_forward(a)
   end)
   return out, lse, new({ 2 })
 end
+function M.rope(a)
+  local out, n = new(a.self.shape), #a.self.shape
+  local D = a.self.shape[n]
+  local half = D / 2
+  for i = 0, #a.self.data / D - 1 do
+    for k = 0, half - 1 do
+      -- the place in cos and sin, which are broadcast
+      local rest, at, step = i, k, half
+      for d = n - 1, 1, -1 do
+        local own = a.cos.shape[#a.cos.shape - (n - d)] or 1
+        if own > 1 then at = at + rest % a.self.shape[d] * step end
+        rest, step = math.floor(rest / a.self.shape[d]), step * own
+      end
+      local p, q = i * D + k, i * D + k + half
+      if a.interleaved then p, q = i * D + 2 * k, i * D + 2 * k + 1 end
+      local x, y, c, s = a.self.data[p + 1], a.self.data[q + 1], a.cos.data[at + 1], a.sin.data[at + 1]
+      out.data[p + 1], out.data[q + 1] = x * c - y * s, y * c + x * s
+    end
+  end
+  return out
+end
+function M.kv_write_(a)
+  for _, name in ipairs { "k", "v" } do
+    local pool, t = a[name .. "_pool"], a[name]
+    local K, P, D = pool.shape[2], pool.shape[3], pool.shape[4]
+    for i = 1, t.shape[1] do
+      local slot = a.slots.data[i] - 1
+      for h = 0, K - 1 do
+        for d = 1, D do
+          pool.data[((math.floor(slot / P) * K + h) * P + slot % P) * D + d] = t.data[((i - 1) * K + h) * D + d]
+        end
+      end
+    end
+  end
+  return { a.k_pool, a.v_pool }
+end
+function M.paged_attention(a)
+  local N, H, D = unpack(a.query.shape)
+  local _, K, P, V = unpack(a.v_pool.shape)
+  local out, row = new({ N, H, V }), 0
+  for s = 1, a.table.shape[1] do
+    for i = 1, a.counts.data[s] do
+      local keys = a.lengths.data[s] - a.counts.data[s] + i
+      for h = 0, H - 1 do
+        local function place(t)
+          local block = a.table.data[(s - 1) * a.table.shape[2] + math.floor(t / P) + 1] - 1
+          return (block * K + math.floor(h * K / H)) * P + t % P
+        end
+        local w, total, top = {}, 0, -math.huge
+        for t = 0, keys - 1 do
+          local x = 0
+          for d = 1, D do x = x + a.query.data[(row * H + h) * D + d] * a.k_pool.data[place(t) * D + d] end
+          w[t] = x * (a.scale or 1 / math.sqrt(D))
+          top = math.max(top, w[t])
+        end
+        for t = 0, keys - 1 do
+          w[t] = math.exp(w[t] - top)
+          total = total + w[t]
+        end
+        for d = 1, V do
+          local x = 0
+          for t = 0, keys - 1 do x = x + w[t] / total * a.v_pool.data[place(t) * V + d] end
+          out.data[(row * H + h) * V + d] = x
+        end
+      end
+      row = row + 1
+    end
+  end
+  return out
+end
 function M.scaled_dot_product_attention(a)
   local function four(t)
     local n, lead = t.shape, 1

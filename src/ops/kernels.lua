@@ -283,7 +283,7 @@ end
 -- Structures of functions that are compiled for each type that they compute in and each instruction set, from
 -- kernels/cpu/<name>_rows.h: what attention and recurrent layers do between their products.
 local structured = {
-  { name = "attention", struct = "MothAttentionRows", functions = "weights, finish, backward, dot, add" },
+  { name = "attention", struct = "MothAttentionRows", functions = "weights, finish, backward, dot, add, few, few_finish" },
   { name = "recurrent", struct = "MothRecurrentRows",
     functions = "packed, pack_transposed, pack_columns, multiply, lstm, lstm_backward, gru, gru_backward" },
 }

@@ -1,0 +1,87 @@
+-- Keys and values of running sequences in blocks: the cache of language models that serve many (lua/moth/llm/cache.lua).
+return {
+{ "rope(Tensor self, Tensor cos, Tensor sin, bool interleaved=false) -> Tensor",
+  kind = "composite",
+  check = {
+    { "ge(self.ndim, 1)", "self must have a dimension of coordinates, got a scalar" },
+    { "both(is_float(self), both(is_float(cos), is_float(sin)))",
+      "expected float dtypes, got {self.dtype}, {cos.dtype} and {sin.dtype}", "type" },
+    { "equal(remainder(self.shape[self.ndim - 1], 2), 0)", "the last dimension must be even, got {self.shape}" },
+    { "both(expands(cos.shape, sin.shape), expands(sin.shape, cos.shape))", "cos and sin must have one shape, got {cos.shape} and {sin.shape}" },
+    { "expands(cos.shape, replace(self.shape, self.ndim - 1, floor_divide(self.shape[self.ndim - 1], 2)))",
+      "cos of shape {cos.shape} does not broadcast to half of self, of shape {self.shape}" },
+  },
+  expr = [[
+    local d = self.ndim - 1
+    local half = floor_divide(self.shape[d], 2)
+    local wide = join(replace(self.shape, d, half), list(2))
+    local pairs = reshape(self, wide)
+    local T = working(self)
+    local a = to(when(interleaved, select(pairs, self.ndim, 0), narrow(self, d, 0, half)), T)
+    local b = to(when(interleaved, select(pairs, self.ndim, 1), narrow(self, d, half, half)), T)
+    local c, s = to(cos, T), to(sin, T)
+    local x, y = a * c - b * s, b * c + a * s
+    local all = when(interleaved, reshape(stack(tensors(x, y), self.ndim), self.shape), cat(tensors(x, y), d))
+    return to(all, self.dtype)]],
+  grad = "composite",
+  reference = "rope",
+  samples = {
+    "randn(2,3,6), randn(3,3), randn(3,3)", "randn(2,3,6), randn(2,1,3), randn(2,1,3), true", "randn(4), randn(2), randn(2)",
+  },
+  errors = {
+    { "randn(2,5), randn(2), randn(2)", "even" }, { "randn(2,4), randn(2), randn(1)", "one shape" },
+    { "randn(2,4), randn(3), randn(3)", "broadcast" }, { "tensor(1.0), randn(1), randn(1)", "scalar" },
+  },
+  doc = "Rotary positions: pairs of coordinates of the last dimension, rotated by angles of which cos and sin are given for \z
+    each pair, broadcast. Pairs are a coordinate of the first half with that of the second (Hugging Face's layout), or, \z
+    interleaved, two neighbours (GGUF's, Meta's)." },
+{ "kv_write_(Tensor! k_pool, Tensor! v_pool, Tensor k, Tensor v, IndexTensor slots, index_base) -> ()",
+  kind = "extern", batch = "loop",
+  dims = { k_pool = "B K P D : float", v_pool = "B K P V : k_pool", k = "N K D : k_pool", v = "N K V : k_pool", slots = "N : int" },
+  grad = "none",
+  reference = "kv_write_",
+  samples = {
+    "randn(3,2,4,5), randn(3,2,4,3), randn(3,2,5), randn(3,2,3), tensor({12,1,6},{dtype=int64})",
+    "randn(2,1,1,2), randn(2,1,1,2), randn(0,1,2), randn(0,1,2), tensor({},{dtype=int64})",
+  },
+  errors = {
+    { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,5), randn(1,2,5), tensor({13},{dtype=int64})", "13 is out of range" },
+    { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,4), randn(1,2,5), tensor({1},{dtype=int64})", "D = 5" },
+    { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,5), randn(1,2,5), randn(1)", "int" },
+  },
+  doc = "Writes keys and values of N tokens into pools of blocks of P tokens each, (blocks, heads, P, size): token i goes to \z
+    place slots[i] of all blocks' places, one block's behind the other's. A slot twice: which of the tokens stays is not \z
+    defined." },
+{ "paged_attention(Tensor query, Tensor k_pool, Tensor v_pool, IndexTensor table, Tensor lengths, Tensor counts, float? scale=none, index_base) -> Tensor",
+  kind = "extern", batch = "loop",
+  dims = { query = "N H D : float", k_pool = "B K P D : query", v_pool = "B K P V : query", table = "S M : int",
+    lengths = "S : int", counts = "S : int" },
+  out = "N H V",
+  check = { { "both(ge(K, 1), equal(remainder(H, larger(K, 1)), 0))",
+    "the heads of query must be a multiple of those of k_pool, got {H} and {K}" } },
+  grad = "unimplemented",
+  reference = "paged_attention",
+  samples = {
+    "randn(4,2,4), randn(5,2,2,4), randn(5,2,2,3), tensor({{5,2,1},{3,1,4}},{dtype=int64}), tensor({6,3},{dtype=int64}), \z
+      tensor({2,2},{dtype=int64})",
+    "randn(5,4,6), randn(4,2,3,6), randn(4,2,3,6), tensor({{4,1,3}},{dtype=int64}), tensor({8},{dtype=int64}), \z
+      tensor({5},{dtype=int64}), 0.3",
+    "randn(20,1,2), randn(6,1,4,2), randn(6,1,4,2), tensor({{6,1,3,2,5,4}},{dtype=int64}), tensor({23},{dtype=int64}), \z
+      tensor({20},{dtype=int64})",
+  },
+  errors = {
+    { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{6}},{dtype=int64}), tensor({1},{dtype=int64}), \z
+      tensor({1},{dtype=int64})", "block 6 is out of range" },
+    { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({3},{dtype=int64}), \z
+      tensor({1},{dtype=int64})", "a length of 3" },
+    { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
+      tensor({0},{dtype=int64})", "add up to 0" },
+    { "randn(1,3,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
+      tensor({1},{dtype=int64})", "multiple" },
+  },
+  doc = "Causal attention of running sequences that reads keys and values through a table of blocks. query (N, heads, D) has \z
+    counts[s] rows for each sequence s, its last tokens, one sequence's behind the other's; lengths[s] is the number of \z
+    its tokens in the pools, these included; table[s] names its blocks of P tokens in order (what is behind the last \z
+    used one is not read). k_pool (blocks, K, P, D), v_pool (blocks, K, P, V); groups of heads share keys. scale is \z
+    1/sqrt(D). No gradient." },
+}
