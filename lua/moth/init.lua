@@ -112,7 +112,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
-  "export", "jit", "onnx", "serve" }) do
+  "export", "jit", "onnx", "serve", "llm", "tokenizer" }) do
   files[name] = name
 end
 files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"
@@ -124,7 +124,7 @@ for file, fields in each({
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
   ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim",
-  ["export.control"] = "cond while_loop",
+  ["export.control"] = "cond while_loop", ["llm.generate"] = "generate",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

@@ -605,11 +605,12 @@ local x, angle = moth.tensor{ 1, 0, 0, 1 }, moth.tensor{ 0, math.pi / 2 }
 return moth.rope(x, angle:cos(), angle:sin()):round()]=], "[ 1., -1.,  0.,  0.]" },
   kv_write_ = { [=[
 local k, v = moth.zeros(2, 1, 2, 1), moth.zeros(2, 1, 2, 1)
-moth.kv_write_(k, v, moth.tensor{ { { 5 } }, { { 6 } } }, moth.ones(2, 1, 1), moth.tensor{ 4, 1 })
+k:kv_write_(v, moth.tensor{ { { 5 } }, { { 6 } } }, moth.ones(2, 1, 1), moth.tensor({ 4, 1 }, { dtype = moth.int64 }))
 return k:view(-1)]=], "[6., 0., 0., 5.]" },
   paged_attention = { [=[
 local k, v = moth.zeros(3, 1, 2, 4), moth.arange(1, 7):float():view(3, 1, 2, 1)
-local blocks, lengths, counts = moth.tensor{ { 3, 1 } }, moth.tensor{ 3 }, moth.tensor{ 2 }
+local int = { dtype = moth.int64 }
+local blocks, lengths, counts = moth.tensor({ { 3, 1 } }, int), moth.tensor({ 3 }, int), moth.tensor({ 2 }, int)
 return moth.paged_attention(moth.zeros(2, 1, 4), k, v, blocks, lengths, counts):view(-1)]=], "[5.5000, 4.0000]" },
   rand = { "moth.rand(2, 3)", [=[
 [[0.3990, 0.8805, 0.7357],

@@ -186,6 +186,11 @@ function M.attention_mask(T, past, mask, device)
   return false, seen
 end
 
+--- Rows of x (1, tokens, C): those of a list of positions.
+function M.rows(x, rows)
+  return x:select(1, 1):index_select(1, moth.tensor(rows, { dtype = moth.int64, device = x:device() }))
+end
+
 --- Positions from 1 of T tokens behind `past` others: (T), or (B, T) with a mask, which padding does not count in.
 function M.positions(T, past, mask, device)
   if not mask then return moth.arange(past + 1, past + T + 1, { dtype = moth.int64, device = device }) end

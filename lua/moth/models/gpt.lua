@@ -25,7 +25,12 @@ end
 function Attention:forward(x, at, i)
   local B, T, qkv = x:size(1), x:size(2), self.c_attn(x)
   local heads = qkv:size(3) / (3 * self.dim) -- some of them, if they are cut over ranks
-  qkv = qkv:view(B, T, 3, heads, self.dim):permute(3, 1, 4, 2, 5)
+  qkv = qkv:view(B, T, 3, heads, self.dim)
+  if at.pages then
+    local all = qkv:select(1, 1)
+    return self.c_proj(at.pages:attend(i, all:select(2, 1), all:select(2, 2), all:select(2, 3)))
+  end
+  qkv = qkv:permute(3, 1, 4, 2, 5)
   local q, k, v = qkv:select(1, 1), qkv:select(1, 2), qkv:select(1, 3)
   if at.cache then k, v = at.cache:append(i, k, v) end
   local y = moth.scaled_dot_product_attention(q, k, v,
@@ -99,6 +104,20 @@ function GPT:decode(idx, cache, mask, last)
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
   if cache then cache:advance(T) end
   if last then x = x:narrow(2, T, 1) end
+  return moth.linear(self.ln_f(x), self.wte.weight)
+end
+
+--- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
+function GPT:cache_sizes()
+  local c = self.config
+  return { layers = c.n_layer, heads = c.n_head, dim = c.n_embd / c.n_head }, self.wte.weight
+end
+
+--- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
+function GPT:step(pages, rows)
+  local x, at = self.wte(pages.tokens) + self.wpe(pages.positions), { pages = pages }
+  for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
+  x = generate.rows(x, rows)
   return moth.linear(self.ln_f(x), self.wte.weight)
 end
 

@@ -38,13 +38,6 @@ local function frequencies(c)
   return moth.tensor(list, { dtype = moth.float32 })
 end
 
--- x (B, heads, T, D), halves rotated; cos, sin broadcast to it.
-local function rotated(x, cos, sin)
-  local half = x:size(4) / 2
-  local turned = moth.cat({ x:narrow(4, half + 1, half):neg(), x:narrow(4, 1, half) }, 4)
-  return x * cos + turned * sin
-end
-
 local Attention = nn.class("Llama.Attention")
 function Attention:__init(c)
   self.heads, self.kv_heads, self.dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
@@ -57,8 +50,12 @@ end
 function Attention:forward(x, at, i)
   local B, T = x:size(1), x:size(2)
   local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
-  local q = rotated(heads(self.q_proj(x)), at.cos, at.sin)
-  local k, v = rotated(heads(self.k_proj(x)), at.cos, at.sin), heads(self.v_proj(x))
+  local q = moth.rope(heads(self.q_proj(x)), at.cos, at.sin, at.interleaved)
+  local k, v = moth.rope(heads(self.k_proj(x)), at.cos, at.sin, at.interleaved), heads(self.v_proj(x))
+  if at.pages then
+    local function tokens(y) return y:select(1, 1):transpose(1, 2) end
+    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v)))
+  end
   if at.cache then k, v = at.cache:append(i, k, v) end
   local y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = at.mask, is_causal = at.causal,
     enable_gqa = self.heads ~= self.kv_heads })
@@ -96,12 +93,13 @@ end
 
 local Llama = nn.class("Llama")
 
---- rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
+--- rope_interleaved: pairs of rotated coordinates are neighbours, as in GGUF's files, not in the two halves.
+-- rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
-  bool output_bias=true, bool mlp_bias=false, number initializer_range=0.02)", function(self, c)
+  bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, number initializer_range=0.02)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -128,10 +126,9 @@ function Llama:new_cache(rows, length)
     self.model.embed_tokens.weight)
 end
 
--- Cosines and sines of positions, (T, D) or (B, 1, T, D), of x's dtype.
+-- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
 local function angles(self, position, dtype)
   local a = position:to(moth.float32):sub(1):unsqueeze(-1) * self.inv_freq:to(moth.float32)
-  a = moth.cat({ a, a }, -1)
   if a:dim() == 3 then a = a:unsqueeze(2) end
   return a:cos():to(dtype), a:sin():to(dtype)
 end
@@ -145,14 +142,34 @@ function Llama:decode(idx, cache, mask, last)
     check.fail("[models.Llama] %d tokens are more than max_position_embeddings, %d", past + T, self.max_length)
   end
   local x = self.model.embed_tokens(idx)
-  local at = { cache = cache }
+  local at = { cache = cache, interleaved = self.config.rope_interleaved }
   at.cos, at.sin = angles(self, generate.positions(T, past, mask, idx:device()), x:dtype())
   at.causal, at.mask = generate.attention_mask(T, past, mask, idx:device())
   for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
   if cache then cache:advance(T) end
   if last then x = x:narrow(2, T, 1) end
+  return self:head(x)
+end
+
+--- Logits of hidden states.
+function Llama:head(x)
   x = self.model.norm(x)
   return self.lm_head and self.lm_head(x) or moth.linear(x, self.model.embed_tokens.weight)
+end
+
+--- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
+function Llama:cache_sizes()
+  local c = self.config
+  return { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }, self.model.embed_tokens.weight
+end
+
+--- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
+function Llama:step(pages, rows)
+  local x = self.model.embed_tokens(pages.tokens)
+  local at = { pages = pages, interleaved = self.config.rope_interleaved }
+  at.cos, at.sin = angles(self, pages.positions:select(1, 1), x:dtype())
+  for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
+  return self:head(generate.rows(x, rows))
 end
 
 --- idx (B, T), ids from 1; targets (B, T) likewise, optional.

@@ -1,0 +1,175 @@
+--- Keys and values of many sequences in blocks of 16 tokens: pools that are made once, a free list, and blocks that
+-- sequences with an equal beginning share.
+--
+-- A sequence is a table { ids = list, n = tokens in the cache, blocks = list, owner = string }. Full blocks stand in a
+-- tree of their ids, a tree for each owner, for others that begin alike; those that nobody uses any more are given away
+-- last, the oldest first.
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+
+local Cache = class "PagedCache"
+
+local BLOCK = 16
+
+-- sizes: { layers, heads, dim } of keys and values; like: a tensor of their dtype and device.
+Cache.__init = signature.init("llm.PagedCache(table sizes, Tensor like, count max_tokens=4096, bool share=true)",
+function(self, o)
+  local blocks = math.ceil(o.max_tokens / BLOCK)
+  self.block, self.total, self.share = BLOCK, blocks, o.share
+  self.keys, self.values, self.free = {}, {}, {}
+  local options = { dtype = o.like:dtype(), device = o.like:device() }
+  for i = 1, o.sizes.layers do
+    self.keys[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, o.sizes.dim }, options)
+    self.values[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, o.sizes.dim }, options)
+  end
+  for i = 1, blocks do self.free[i] = blocks + 1 - i end
+  self.count, self.node, self.roots, self.kept = {}, {}, {}, 0 -- by block: users, place in the tree
+  self.oldest = {} -- a ring of the nodes that nobody uses: this end, in the order in which they were left
+  self.oldest.after, self.oldest.before = self.oldest, self.oldest
+end)
+
+local function unlink(node)
+  node.before.after, node.after.before = node.after, node.before
+  node.before, node.after = nil, nil
+end
+
+--- Blocks that are free or could be; blocks that sequences use.
+function Cache:available() return #self.free + self.kept end
+function Cache:used() return self.total - self:available() end
+--- Blocks that n tokens need.
+function Cache:blocks_of(n) return math.ceil(n / BLOCK) end
+
+local function take(self)
+  local block = table.remove(self.free)
+  if block then return block end
+  local node = self.oldest.after
+  if node == self.oldest then return nil end
+  unlink(node)
+  self.kept = self.kept - 1
+  node.parent.children[node.key] = nil
+  self.node[node.block] = nil
+  return node.block
+end
+
+--- Gives a sequence blocks for n tokens; false if there are not as many: then it has what it had.
+function Cache:reserve(seq, n)
+  local need = self:blocks_of(n) - #seq.blocks
+  if need > self:available() then return false end
+  for _ = 1, need do
+    local block = take(self)
+    self.count[block] = 1
+    seq.blocks[#seq.blocks + 1] = block
+  end
+  return true
+end
+
+local function key_of(ids, block) return table.concat(ids, ",", (block - 1) * BLOCK + 1, block * BLOCK) end
+
+--- Gives a sequence that has no blocks those that another one with the same beginning filled; the last token is left
+-- out, as its logits are asked for. Sets seq.n.
+function Cache:match(seq)
+  local node = self.roots[seq.owner or ""]
+  seq.n = 0
+  if not self.share or not node then return end
+  for j = 1, math.floor((#seq.ids - 1) / BLOCK) do
+    node = node.children[key_of(seq.ids, j)]
+    if not node then break end
+    if node.after then
+      unlink(node)
+      self.kept = self.kept - 1
+    end
+    self.count[node.block] = (self.count[node.block] or 0) + 1
+    seq.blocks[j], seq.n, seq.node, seq.filed = node.block, j * BLOCK, node, j
+  end
+end
+
+--- Notes the blocks that a sequence has filled, for others.
+function Cache:file(seq)
+  if not self.share then return end
+  local owner = seq.owner or ""
+  for j = (seq.filed or 0) + 1, math.floor(seq.n / BLOCK) do
+    local parent, block = seq.node, seq.blocks[j]
+    if not parent then
+      parent = self.roots[owner] or { children = {} }
+      self.roots[owner] = parent
+    end
+    local key = key_of(seq.ids, j)
+    local node = parent.children[key]
+    if not node then
+      node = { block = block, parent = parent, key = key, children = {} }
+      parent.children[key], self.node[block] = node, node
+    end
+    -- Another one's block with the same ids: this sequence goes on with that.
+    if node.block ~= block then
+      self.free[#self.free + 1], self.count[block] = block, nil
+      if node.after then
+        unlink(node)
+        self.kept = self.kept - 1
+      end
+      self.count[node.block], seq.blocks[j] = (self.count[node.block] or 0) + 1, node.block
+    end
+    seq.node, seq.filed = node, j
+  end
+end
+
+--- Takes a sequence's blocks back; those that stand in the tree are kept as long as there are others. The last ones
+-- first, so that a block is given away before those it stands on.
+function Cache:release(seq)
+  for j = #seq.blocks, 1, -1 do
+    local block = seq.blocks[j]
+    self.count[block] = self.count[block] - 1
+    local node = self.node[block]
+    if self.count[block] == 0 then
+      self.count[block] = nil
+      if node then
+        local last = self.oldest.before
+        node.before, node.after, last.after, self.oldest.before = last, self.oldest, node, node
+        self.kept = self.kept + 1
+      else
+        self.free[#self.free + 1] = block
+      end
+    end
+  end
+  seq.blocks, seq.n, seq.node, seq.filed = {}, 0, nil, nil
+end
+
+-- ---- a step of some sequences ---------------------------------------------------------------------------
+
+local Pages = class "PagedCache.Step"
+
+--- What the layers of a model need to compute the next tokens of sequences: parts, a list of { seq =, count = }, each with
+-- the count of tokens behind seq.n. Has tokens and positions (1, all tokens), counted from 1.
+function Cache:step(parts)
+  local tokens, positions, slots, tables, lengths, counts, longest = {}, {}, {}, {}, {}, {}, 1
+  for _, part in ipairs(parts) do longest = math.max(longest, self:blocks_of(part.seq.n + part.count)) end
+  for s, part in ipairs(parts) do
+    local seq = part.seq
+    for t = seq.n + 1, seq.n + part.count do
+      local at = #tokens + 1
+      tokens[at], positions[at] = seq.ids[t], t
+      slots[at] = (seq.blocks[math.floor((t - 1) / BLOCK) + 1] - 1) * BLOCK + (t - 1) % BLOCK + 1
+    end
+    local row = {}
+    for j = 1, longest do row[j] = seq.blocks[j] or 1 end
+    tables[s], lengths[s], counts[s] = row, seq.n + part.count, part.count
+  end
+  if #tokens == 0 then check.fail("[llm.PagedCache] a step of no tokens") end
+  local o = { dtype = moth.int64, device = self.keys[1]:device() }
+  local step = Pages()
+  step.cache, step.tokens, step.positions = self, moth.tensor({ tokens }, o), moth.tensor({ positions }, o)
+  step.slots, step.table = moth.tensor(slots, o), moth.tensor(tables, o)
+  step.lengths, step.counts = moth.tensor(lengths, o), moth.tensor(counts, o)
+  return step
+end
+
+--- Writes k and v (tokens, heads, dim) of layer i; attention of q to all there are by then: (1, tokens, heads x dim).
+function Pages:attend(i, q, k, v)
+  local keys, values = self.cache.keys[i], self.cache.values[i]
+  keys:kv_write_(values, k, v, self.slots)
+  local y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts)
+  return y:view(1, y:size(1), y:size(2) * y:size(3))
+end
+
+return Cache

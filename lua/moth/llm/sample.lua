@@ -1,0 +1,50 @@
+--- The next token of a sequence from its logits, by its own options and generator: neighbours in a batch change nothing.
+local moth = require "moth"
+local generate = require "moth.models.generate"
+
+local M = {}
+
+local MANY = 256 -- of the most probable tokens, which nearly always reach top_p
+
+-- Draws from the first tokens of a list of falling probabilities: as many as reach p, of at most k; nil: they do not.
+local function draw(probs, ids, total, p, complete, generator)
+  local list, n, sum = probs:totable(), 0, 0
+  for i = 1, #list do
+    n, sum = i, sum + list[i]
+    if sum >= p * total then break end
+  end
+  if sum < p * total and not complete then return nil end
+  local u = moth.rand(1, { generator = generator, dtype = moth.float64 }):item() * sum
+  for i = 1, n do
+    u = u - list[i]
+    if u < 0 then return ids[i]:item() end
+  end
+  return ids[n]:item()
+end
+
+--- logits (V); o: temperature (0: the most probable), top_k, top_p, repetition_penalty; ids: the tokens so far, a list
+-- @return the id, from 1; nil where a logit is NaN
+function M.next(logits, o, ids, generator)
+  local top = logits:max():item()
+  if top ~= top or top == math.huge or top == -math.huge then return nil end
+  if o.repetition_penalty and o.repetition_penalty ~= 1 then
+    local seen = moth.tensor({ ids }, { dtype = moth.int64, device = logits:device() })
+    logits = generate.penalised(logits:unsqueeze(1), seen, o.repetition_penalty):select(1, 1)
+  end
+  local temperature = o.temperature or 1
+  if temperature == 0 then return logits:argmax():item() end
+  logits = logits:to(moth.float32) / temperature
+  local V, p = logits:size(1), o.top_p or 1
+  local k = math.min(o.top_k or V, V)
+  if k == V and p >= 1 then return moth.multinomial(logits:softmax(1), 1, { generator = generator }):item() end
+  local shift = logits:max()
+  local total = k == V and (logits - shift):exp():sum():item() or nil
+  for _, many in ipairs { math.min(k, p < 1 and MANY or k), k } do
+    local best, at = moth.topk(logits, many)
+    local probs = (best - shift):exp()
+    local id = draw(probs, at, total or (many == k and probs:sum():item() or math.huge), p, many == k, generator)
+    if id then return id end
+  end
+end
+
+return M

@@ -1,0 +1,215 @@
+--- Continuous batching: sequences join and leave a running batch at each step.
+--
+--     local s = moth.llm.Scheduler(model, { max_tokens = 8192, max_seqs = 16 })
+--     s:add { ids = { 3, 1, 4 }, max_tokens = 20, temperature = 0, on_token = function(id) … end }
+--     while s:step() > 0 do end
+--
+-- A step decodes a token of every sequence that has its prompt behind it; what is left of step_tokens goes to prompts, the
+-- oldest first, in pieces, so that a long prompt does not stop the others. Without free blocks the youngest sequence
+-- gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the rounding of
+-- products of other sizes.
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local Cache = require "moth.llm.cache"
+local sample = require "moth.llm.sample"
+
+local Scheduler = class "llm.Scheduler"
+
+--- model: models.GPT or models.Llama (has cache_sizes and step). max_tokens: of all sequences together, prompts and
+-- answers; share_prefix: "owner" (sequences of one owner share the blocks of equal beginnings; across owners the time
+-- of an answer would tell what others asked), "all", or "none".
+Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_tokens=4096, count max_seqs=16, \z
+  count step_tokens=256, 'owner'|'all'|'none' share_prefix='owner')", function(self, o)
+  if type(o.model.step) ~= "function" or type(o.model.cache_sizes) ~= "function" then
+    check.fail("[llm.Scheduler] expected a language model such as models.GPT or models.Llama, got %s", class.name(o.model))
+  end
+  self.model, self.max_seqs, self.step_tokens, self.share_prefix = o.model, o.max_seqs, o.step_tokens, o.share_prefix
+  local sizes, like = o.model:cache_sizes()
+  self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none")
+  self.active, self.waiting, self.arrivals = {}, {}, 0
+  self.stats = { steps = 0, prompt_tokens = 0, shared_tokens = 0, new_tokens = 0, preemptions = 0 }
+end)
+
+local read = signature("llm.Scheduler:add(*, int[] ids, count max_tokens=128, number temperature=1, count top_k?, \z
+  number top_p=1, number repetition_penalty=1, int seed?, int[] stop_ids?, string owner?, function on_token?, \z
+  function on_end?)", function(...)
+  local r = {}
+  r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, r.seed, r.stop_ids, r.owner, r.on_token,
+    r.on_end = ...
+  return r
+end)
+
+--- Takes a request: ids (from 1) and how to go on. on_token(id, request) is called with each new token (false: it
+-- ends), on_end(reason, request) once: "stop" (a token of stop_ids, or on_token ended it), "length", "cancel", "error"
+-- (a NaN among the logits). What could never fit is an error here.
+-- @return the request: :cancel it, or read .new (a list of ids), .reason
+function Scheduler:add(o)
+  local r = read(o)
+  local where = "llm.Scheduler:add"
+  local V, most = self.model.config.vocab_size, self.model.max_length
+  if #r.ids == 0 then check.fail("[%s] ids is empty", where) end
+  for i, id in ipairs(r.ids) do
+    if id < 1 or id > V or id % 1 ~= 0 then
+      check.fail("[%s] ids[%d] is %s; this model's ids are from 1 to %d", where, i, tostring(id), V)
+    end
+  end
+  check.number(where, "temperature", r.temperature, 0)
+  if not (r.top_p > 0 and r.top_p <= 1) then check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, r.top_p) end
+  if not (r.repetition_penalty > 0) then
+    check.fail("[%s] repetition_penalty must be above 0, got %g", where, r.repetition_penalty)
+  end
+  if #r.ids > most then
+    check.fail("[%s] a prompt of %d tokens; the model can look at %d", where, #r.ids, most)
+  end
+  r.max_tokens = math.min(r.max_tokens, most - #r.ids + 1)
+  if self.cache:blocks_of(#r.ids + r.max_tokens) > self.cache.total then
+    check.fail("[%s] %d tokens and %d new ones can never fit: max_tokens of the cache is %d", where, #r.ids, r.max_tokens,
+      self.cache.total * self.cache.block)
+  end
+  self.arrivals = self.arrivals + 1
+  r.ids, r.prompt, r.new, r.arrival = { unpack(r.ids) }, #r.ids, {}, self.arrivals
+  r.n, r.blocks, r.ends = 0, {}, {}
+  if self.share_prefix == "all" then r.owner = nil end
+  for _, id in ipairs(r.stop_ids or {}) do r.ends[id] = true end
+  r.generator = moth.Generator(r.seed or moth.randint(1, 2 ^ 31, { 1 }):item())
+  self.waiting[#self.waiting + 1] = r
+  return r
+end
+
+--- Ends a request at the next step.
+function Scheduler.cancel(_, request) request.cancelled = true end
+
+local function remove(list, r)
+  for i, other in ipairs(list) do
+    if other == r then return table.remove(list, i) end
+  end
+end
+
+local function finish(self, r, reason)
+  self.cache:release(r)
+  remove(self.active, r)
+  remove(self.waiting, r)
+  r.reason = reason
+  if r.on_end then r.on_end(reason, r) end
+end
+
+local function drop_cancelled(self)
+  for _, list in ipairs { self.active, self.waiting } do
+    for i = #list, 1, -1 do
+      if list[i].cancelled then finish(self, list[i], "cancel") end
+    end
+  end
+end
+
+-- Back among those that wait, in the order of their arrival.
+local function preempt(self, r)
+  self.stats.preemptions = self.stats.preemptions + 1
+  self.cache:release(r)
+  remove(self.active, r)
+  local at = 1
+  while self.waiting[at] and self.waiting[at].arrival < r.arrival do at = at + 1 end
+  table.insert(self.waiting, at, r)
+end
+
+-- Active sequences stand in the order of their arrival: the youngest is the last one.
+local function activate(self, r)
+  local at = #self.active + 1
+  while at > 1 and self.active[at - 1].arrival > r.arrival do at = at - 1 end
+  table.insert(self.active, at, r)
+end
+
+-- One token of all whose prompts are done. The youngest, which go first where blocks are missing, come last in the list.
+local function plan_decoding(self, parts)
+  local i = 1
+  while self.active[i] do
+    local r = self.active[i]
+    if #r.ids - r.n == 1 then
+      while not self.cache:reserve(r, r.n + 1) do
+        local victim = self.active[#self.active]
+        preempt(self, victim)
+        if victim == r then return end
+      end
+      parts[#parts + 1] = { seq = r, count = 1 }
+    end
+    i = i + 1
+  end
+end
+
+local function plan_prompts(self, parts)
+  local left = math.max(self.step_tokens - #parts, #parts == 0 and 1 or 0)
+  local function part_of(r)
+    local count = math.min(left, #r.ids - r.n)
+    if count > 0 and self.cache:reserve(r, r.n + count) then
+      parts[#parts + 1] = { seq = r, count = count }
+      left = left - count
+    end
+  end
+  for _, r in ipairs(self.active) do
+    if #r.ids - r.n > 1 then part_of(r) end
+  end
+  while left > 0 and #self.active < self.max_seqs and self.waiting[1] do
+    local r = self.waiting[1]
+    if self.cache:blocks_of(#r.ids + 1) > self.cache:available() then break end
+    table.remove(self.waiting, 1)
+    self.cache:match(r)
+    self.stats.shared_tokens = self.stats.shared_tokens + r.n
+    activate(self, r)
+    part_of(r)
+  end
+end
+
+local function plan(self)
+  local parts = {}
+  plan_decoding(self, parts)
+  plan_prompts(self, parts)
+  -- Prompts that hold all blocks between them: the youngest gives way.
+  while #parts == 0 and #self.active > 1 do
+    preempt(self, self.active[#self.active])
+    plan_prompts(self, parts)
+  end
+  return parts
+end
+
+local function accept(self, r, id)
+  if not id then return finish(self, r, "error") end
+  if r.ends[id] then return finish(self, r, "stop") end
+  self.stats.new_tokens = self.stats.new_tokens + 1
+  r.ids[#r.ids + 1], r.new[#r.new + 1] = id, id
+  local go_on = not r.on_token or r.on_token(id, r) ~= false
+  if not go_on then return finish(self, r, "stop") end
+  if #r.new >= r.max_tokens then finish(self, r, "length") end
+end
+
+--- One step of the model.
+-- @return the number of requests that are not at their end
+function Scheduler:step()
+  drop_cancelled(self)
+  local parts = plan(self)
+  if #parts == 0 then return #self.active + #self.waiting end
+  self.stats.steps = self.stats.steps + 1
+  local rows, whose, at = {}, {}, 0
+  for _, part in ipairs(parts) do
+    at = at + part.count
+    if part.seq.n + part.count == #part.seq.ids then
+      rows[#rows + 1], whose[#whose + 1] = at, part.seq
+    end
+  end
+  local training = self.model.training
+  if training then self.model:eval() end
+  local ok, logits = xpcall(function()
+    return moth.no_grad(self.model.step, self.model, self.cache:step(parts), rows)
+  end, require("moth.lang.trace").keep)
+  if training then self.model:train() end
+  if not ok then require("moth.lang.trace").rethrow(logits) end
+  for _, part in ipairs(parts) do
+    if part.seq.n < part.seq.prompt then self.stats.prompt_tokens = self.stats.prompt_tokens + part.count end
+    part.seq.n = part.seq.n + part.count
+    self.cache:file(part.seq)
+  end
+  for i, r in ipairs(whose) do accept(self, r, moth.no_grad(sample.next, logits:select(1, i), r, r.ids, r.generator)) end
+  return #self.active + #self.waiting
+end
+
+return Scheduler
