@@ -124,7 +124,7 @@ for file, fields in each({
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
   ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim",
-  ["export.control"] = "cond while_loop", ["llm.generate"] = "generate",
+  ["export.control"] = "cond while_loop",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

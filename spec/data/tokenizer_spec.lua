@@ -135,8 +135,47 @@ describe("tokenizers #quick", function()
     local other = { type = "WordPiece", vocab = {} }
     assert.error_matches(function() tokenizer(other, {}) end, "its model is 'WordPiece'; BPE")
     assert.error_matches(function() data.Tokenizer("/nowhere.json") end, "cannot open /nowhere.json")
-    assert.is_true(unicode.is_letter(0x4f60) and unicode.is_number(0x2167) and unicode.is_space(0x3000))
-    assert.is_false(unicode.is_letter(0x1f642) or unicode.is_letter(64) or unicode.is_number(58))
+    local split = { pre_tokenizer = { type = "Sequence",
+      pretokenizers = { { type = "ByteLevel" }, { type = "ByteLevel" } } } }
+    assert.error_matches(function() byte_level(split) end, "cuts text into words twice")
+    split = { pre_tokenizer = { type = "Split", pattern = { Regex = "x+" }, behavior = "Isolated" } }
+    assert.error_matches(function() byte_level(split) end, "its pattern is not known: x")
+  end)
+
+  -- What the tokenizers package gave (fixtures.py): GPT-2's and Llama 3's words, Llama 2's bytes and spaces.
+  for _, name in ipairs { "gpt2", "llama3", "llama2", "metaspace" } do
+    it("gives the ids of the tokenizers package, as " .. name, function()
+      local path = "spec/data/fixtures/tokenizer_" .. name .. ".json"
+      local tok = moth.tokenizer.load(path)
+      local f = assert(io.open(path, "rb"))
+      local cases = cjson.decode(f:read "*a").cases
+      f:close()
+      for i, case in ipairs(cases) do
+        for field, full in pairs { ids = false, full = true } do
+          local ids = tok:encode(case.text, { add_special_tokens = full })
+          for k = 1, #ids do ids[k] = ids[k] - 1 end
+          if case[field] ~= cjson.null then assert.same(case[field], ids, name .. " " .. i) end
+        end
+        assert.equal(case.back, tok:decode(tok:encode(case.text)), name .. " " .. i)
+      end
+    end)
+  end
+
+  it("a long word takes no quadratic time, and bytes that are no text come back", function()
+    for _, name in ipairs { "gpt2", "llama2" } do
+      local tok = moth.tokenizer.load("spec/data/fixtures/tokenizer_" .. name .. ".json")
+      local started = os.clock()
+      assert.is_true(#tok:encode(("a"):rep(100000)) < 20000)
+      assert.is_true(os.clock() - started < 2)
+    end
+    local tok = moth.tokenizer.load "spec/data/fixtures/tokenizer_llama3.json"
+    local bytes, x = {}, 1
+    for i = 1, 5000 do
+      x = x * 16807 % 2147483647
+      bytes[i] = string.char(x % 256)
+    end
+    local text = table.concat(bytes)
+    assert.is_true(tok:decode(tok:encode(text)) == text)
   end)
 
   it("workers tokenize", function()

@@ -602,7 +602,7 @@ return moth.scaled_dot_product_attention(q, k, v, { is_causal = true })]=], [=[
   [2., 3.]]]]=] },
   rope = { [=[
 local x, angle = moth.tensor{ 1, 0, 0, 1 }, moth.tensor{ 0, math.pi / 2 }
-return moth.rope(x, angle:cos(), angle:sin()):round()]=], "[ 1., -1.,  0.,  0.]" },
+return moth.rope(x, angle:cos(), angle:sin()):round()]=], "[ 1., -1.,  0., -0.]" },
   kv_write_ = { [=[
 local k, v = moth.zeros(2, 1, 2, 1), moth.zeros(2, 1, 2, 1)
 k:kv_write_(v, moth.tensor{ { { 5 } }, { { 6 } } }, moth.ones(2, 1, 1), moth.tensor({ 4, 1 }, { dtype = moth.int64 }))

@@ -5,92 +5,17 @@
 --     local ids = tok:encode("Hello world")            -- a list; ids count from 1, those of the file from 0
 --     print(tok:decode(ids))
 --     local batch, mask = tok({ "one", "two words" })  -- int64 (2, longest), padded, and where tokens are
+local ffi = require "ffi"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local unicode = require "moth.data.unicode"
-
-local is_letter, is_number, is_space = unicode.is_letter, unicode.is_number, unicode.is_space
+local words = require "moth.data.words"
+local Merges = require "moth.data.merges"
 
 local Tokenizer = class("Tokenizer")
-
--- ---- cutting text into words -------------------------------------------------------------------------------
--- The regular expressions of these tokenizers, by hand: how many of the code points p from i on are the next word.
-
-local QUOTE = 39
-local endings = { s = 1, t = 1, m = 1, d = 1, re = 2, ve = 2, ll = 2 }
-
-local function contraction(p, i, any_case)
-  if p[i] ~= QUOTE or not p[i + 1] or p[i + 1] > 127 then return nil end
-  local function low(c)
-    local s = c and c < 128 and string.char(c) or ""
-    return any_case and s:lower() or s
-  end
-  local one = low(p[i + 1])
-  if endings[one] then return 2 end
-  return endings[one .. low(p[i + 2])] and 3 or nil
-end
-
-local function run(p, i, test)
-  local n = 0
-  while p[i + n] and test(p[i + n]) do n = n + 1 end
-  return n
-end
-local function is_other(c) return not is_space(c) and not is_letter(c) and not is_number(c) end
-
--- \s+(?!\S)|\s+
-local function spaces(p, i)
-  local n = run(p, i, is_space)
-  return p[i + n] and n > 1 and n - 1 or n
-end
-
--- '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-local function gpt2(p, i)
-  local n = contraction(p, i)
-  if n then return n end
-  local lead = p[i] == 32 and 1 or 0
-  for _, test in ipairs({ is_letter, is_number, is_other }) do
-    n = run(p, i + lead, test)
-    if n > 0 then return lead + n end
-  end
-  return spaces(p, i)
-end
-
-local function is_break(c) return c == 10 or c == 13 end
-
--- (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
--- \s+(?!\S)|\s+
-local function cl100k(p, i, digits)
-  local n = contraction(p, i, true)
-  if n then return n end
-  local c = p[i]
-  local lead = not is_break(c) and not is_letter(c) and not is_number(c) and 1 or 0
-  n = run(p, i + lead, is_letter)
-  if n > 0 then return lead + n end
-  if is_number(c) then return math.min(run(p, i, is_number), digits) end
-  lead = c == 32 and 1 or 0
-  n = run(p, i + lead, is_other)
-  if n > 0 then return lead + n + run(p, i + lead + n, is_break) end
-  local last = 0
-  for k = 0, run(p, i, is_space) - 1 do
-    if is_break(p[i + k]) then last = k + 1 end
-  end
-  if last > 0 then return last end
-  return spaces(p, i)
-end
-
--- A function (p, i) for a pattern of a Split step; nil: none that is known.
-local function splitter(pattern)
-  local text = pattern and (pattern.Regex or pattern.String)
-  if not text then return nil end
-  if text:find("[^\\r\\n\\p{L}\\p{N}]?\\p{L}+", 1, true) then
-    local digits = tonumber(text:match("\\p{N}{1,(%d)}")) or 1
-    return function(p, i) return cl100k(p, i, digits) end
-  end
-  if text:find(" ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+", 1, true) then return gpt2 end
-end
 
 -- The bytes as the characters that stand for them in a byte-level vocabulary.
 local shown, bytes_of = {}, {}
@@ -110,6 +35,11 @@ local function refuse(self, what, ...)
   check.fail("[data.Tokenizer] %s: %s", self.path, what:format(...))
 end
 
+local function split_by(self, split)
+  if self.split then refuse(self, "it cuts text into words twice, which is not supported") end
+  self.split = split
+end
+
 local function read_steps(self, step, kind)
   if not step then return end
   if step.type == "Sequence" then
@@ -118,25 +48,50 @@ local function read_steps(self, step, kind)
     self.byte_level = true
     if kind == "pre_tokenizer" then
       self.prefix_space = step.add_prefix_space
-      if step.use_regex ~= false then self.split = "gpt2" end
+      if step.use_regex ~= false then split_by(self, "gpt2") end
     end
   elseif step.type == "Split" then
-    if not splitter(step.pattern) then
-      refuse(self, "its pattern is not known: %s", step.pattern and step.pattern.Regex)
+    local text = step.pattern and (step.pattern.Regex or step.pattern.String)
+    if not text or step.behavior == "Removed" or not words.of(text) then
+      refuse(self, "its pattern is not known: %s", tostring(text))
     end
-    self.split = step.pattern
+    split_by(self, text)
   elseif step.type == "Prepend" then
     self.prepend = step.prepend
-  elseif step.type == "Replace" then
+  elseif step.type == "Replace" and step.pattern and step.pattern.String then
     self.replace = self.replace or {}
     self.replace[#self.replace + 1] = { step.pattern.String, step.content }
   elseif step.type == "Metaspace" then
-    self.prepend = step.prepend_scheme ~= "never" and (step.replacement or "▁") or nil
-    self.replace = { { " ", step.replacement or "▁" } }
+    local mark = step.replacement or "▁"
+    if mark ~= "▁" then refuse(self, "it marks spaces by '%s', which is not supported", mark) end
+    self.prepend = step.prepend_scheme ~= "never" and step.add_prefix_space ~= false and mark or nil
+    self.prepend_first, self.prepend_once = step.prepend_scheme == "first", true
+    self.replace = { { " ", mark } }
+    if step.split ~= false then split_by(self, "metaspace") end
   elseif kind == "normalizer" and (step.type == "NFC" or step.type == "NFKC") then
     return -- taken as done: text is mostly so
   else
     refuse(self, "its %s '%s' is not supported", kind, tostring(step.type))
+  end
+end
+
+-- The special tokens that a TemplateProcessing step puts before and behind a text.
+local function read_template(self, step)
+  self.first, self.last = {}, {}
+  if not step then return end
+  if step.type == "Sequence" then
+    for _, s in ipairs(step.processors or {}) do
+      if s.type == "TemplateProcessing" then return read_template(self, s) end
+    end
+  end
+  local list = self.first
+  for _, item in ipairs(step.type == "TemplateProcessing" and step.single or {}) do
+    if item.Sequence then
+      list = self.last
+    elseif item.SpecialToken then
+      local token = (step.special_tokens or {})[item.SpecialToken.id]
+      for _, id in ipairs(token and token.ids or {}) do list[#list + 1] = id + 1 end
+    end
   end
 end
 
@@ -145,6 +100,32 @@ local function content_of(path)
   local text = f and f:read("*a") -- nil of a folder
   if f then f:close() end
   return text, why
+end
+
+-- Merges are pairs, or texts of two tokens with a blank between.
+local function read_merges(self, list)
+  self.merges = Merges()
+  for rank, merge in ipairs(list) do
+    local left, right
+    if type(merge) == "table" then
+      left, right = merge[1], merge[2]
+    else
+      left, right = merge:match "^(.-) (.+)$"
+    end
+    local a, b, both = self.vocab[left], self.vocab[right], left and self.vocab[left .. (right or "")]
+    if not (a and b and both) then refuse(self, "merge %d is of tokens that are not in its vocabulary", rank) end
+    self.merges:add(a, b, rank, both)
+  end
+end
+
+-- Ids of single bytes: of a byte-level vocabulary, or those for characters that it lacks.
+local function read_symbols(self)
+  self.byte_ids = {}
+  for b = 0, 255 do
+    self.byte_ids[b] = self.vocab[self.byte_level and shown[b] or ("<0x%02X>"):format(b)]
+    if self.byte_fallback and not self.byte_level and not self.byte_ids[b] then self.byte_fallback = false end
+  end
+  self.unk = self.unk_token and self.vocab[self.unk_token]
 end
 
 -- The file's JSON. Of GPT-2's older form, vocab.json with merges.txt beside it, what a tokenizer.json would have.
@@ -189,26 +170,27 @@ Tokenizer.__init = signature.init("data.Tokenizer(path path)", function(self, o)
   if model.type and model.type ~= "BPE" or not model.vocab or not model.merges then
     refuse(self, "its model is '%s'; BPE is supported", tostring(model.type))
   end
-  self.vocab, self.tokens, self.ranks = {}, {}, {}
+  self.vocab, self.tokens = {}, {}
   for token, id in each(model.vocab) do self.vocab[token], self.tokens[id + 1] = id + 1, token end
-  for rank, merge in ipairs(model.merges) do
-    if type(merge) == "table" then merge = merge[1] .. " " .. merge[2] end
-    self.ranks[merge] = rank
-  end
   self.byte_fallback, self.unk_token = value(model.byte_fallback), value(model.unk_token)
-  self.ignore_merges = value(model.ignore_merges)
-  self.special, self.added = {}, {}
+  self.ignore_merges, self.fuse_unk = value(model.ignore_merges), value(model.fuse_unk)
+  read_merges(self, model.merges)
+  self.special, self.added, self.is_added = {}, {}, {}
   for _, t in ipairs(value(json.added_tokens) or {}) do
     self.vocab[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
-    self.added[#self.added + 1] = t.content
+    self.added[#self.added + 1], self.is_added[t.id + 1] = t, true
     if t.special then self.special[t.id + 1] = true end
   end
-  table.sort(self.added, function(a, b) return #a > #b or #a == #b and a < b end)
+  table.sort(self.added, function(x, y)
+    return #x.content > #y.content or #x.content == #y.content and x.content < y.content
+  end)
   read_steps(self, value(json.normalizer), "normalizer")
   read_steps(self, value(json.pre_tokenizer), "pre_tokenizer")
+  read_template(self, value(json.post_processor))
   self.size_of_vocab = 0
   for id in each(self.tokens) do self.size_of_vocab = math.max(self.size_of_vocab, id) end
-  self.cache, self.cached = {}, 0
+  self.cache, self.cached, self.texts = {}, 0, {}
+  read_symbols(self)
 end)
 
 function Tokenizer:size() return self.size_of_vocab end
@@ -218,143 +200,166 @@ function Tokenizer:token(id) return self.tokens[id] end
 
 -- ---- encoding ----------------------------------------------------------------------------------------------
 
--- The ids of a word, which is a list of symbols (UTF-8 characters), merged by rank.
-local function merge(self, parts)
-  local ranks = self.ranks
-  while #parts > 1 do
-    local best, at
-    for k = 1, #parts - 1 do
-      local rank = ranks[parts[k] .. " " .. parts[k + 1]]
-      if rank and (not best or rank < best) then best, at = rank, k end
-    end
-    if not best then break end
-    local left, right, n = parts[at], parts[at + 1], 0
-    local out, k = {}, 1
-    while k <= #parts do -- all pairs of this kind at once
-      n = n + 1
-      if parts[k] == left and parts[k + 1] == right then
-        out[n], k = left .. right, k + 2
-      else
-        out[n], k = parts[k], k + 1
+local LONGEST, MOST = 512, 65536 -- bytes of a word that is remembered; words
+
+local function missing(self, part) refuse(self, "it has no token for '%s'", part) end
+
+-- The symbols of n bytes at p as ids in Merges.symbols: bytes, or characters.
+local function symbols(self, p, n)
+  local out, count = Merges.symbols(n), 0
+  if self.byte_level then
+    local ids = self.byte_ids
+    for k = 0, n - 1 do out[k] = ids[p[k]] or self.unk or missing(self, shown[p[k]]) end
+    return n
+  end
+  local i, vocab, unknown = 0, self.vocab, false
+  while i < n do
+    local b = p[i]
+    local size = b < 0xc0 and 1 or b < 0xe0 and 2 or b < 0xf0 and 3 or 4
+    if i + size > n then size = 1 end
+    for k = 1, size - 1 do
+      if p[i + k] < 0x80 or p[i + k] > 0xbf then
+        size = 1
+        break
       end
     end
-    parts = out
-  end
-  return parts
-end
-
-local function add_ids(self, out, parts)
-  for _, part in ipairs(parts) do
-    local id = self.vocab[part]
+    local id = vocab[ffi.string(p + i, size)]
     if id then
-      out[#out + 1] = id
+      out[count], count, unknown = id, count + 1, false
     elseif self.byte_fallback then
-      for k = 1, #part do
-        local byte = self.vocab[("<0x%02X>"):format(part:byte(k))]
-        if not byte then refuse(self, "it has no token for the byte %d", part:byte(k)) end
-        out[#out + 1] = byte
-      end
-    elseif self.unk_token then
-      out[#out + 1] = self.vocab[self.unk_token]
+      for k = 0, size - 1 do out[count + k] = self.byte_ids[p[i + k]] end
+      count, unknown = count + size, false
     else
-      refuse(self, "it has no token for '%s'", part)
+      id = self.unk or missing(self, ffi.string(p + i, size))
+      if not (unknown and self.fuse_unk) then out[count], count = id, count + 1 end
+      unknown = true
     end
+    i = i + size
   end
+  return count
 end
 
-local function encode_word(self, out, word)
-  local ids = self.cache[word]
+-- The ids of a word of n bytes at p, behind `at` others in out; how many there are then.
+local function encode_word(self, out, at, p, n)
+  local word = n <= LONGEST and ffi.string(p, n) or nil
+  local ids = word and self.cache[word]
   if not ids then
-    local parts = {}
-    if self.byte_level then
-      for k = 1, #word do parts[k] = shown[word:byte(k)] end
-    else
-      local points, at = unicode.points(word)
-      for k = 1, #points do parts[k] = word:sub(at[k], at[k + 1] - 1) end
+    local count
+    ids = {}
+    if self.ignore_merges then
+      local parts = {}
+      for k = 0, n - 1 do parts[k + 1] = self.byte_level and shown[p[k]] or string.char(p[k]) end
+      ids[1] = self.vocab[table.concat(parts)]
     end
-    local whole = self.ignore_merges and self.vocab[table.concat(parts)]
-    ids = { whole or nil }
-    if not whole then add_ids(self, ids, merge(self, parts)) end
-    if self.cached > 50000 then self.cache, self.cached = {}, 0 end
-    self.cache[word], self.cached = ids, self.cached + 1
+    if not ids[1] then
+      local s
+      s, count = self.merges:run(symbols(self, p, n))
+      for k = 1, count do ids[k] = s[k - 1] end
+    end
+    if word then
+      if self.cached >= MOST then self.cache, self.cached = {}, 0 end
+      self.cache[word], self.cached = ids, self.cached + 1
+    end
   end
-  for _, id in ipairs(ids) do out[#out + 1] = id end
+  for k = 1, #ids do out[at + k] = ids[k] end
+  return at + #ids
 end
 
--- Text without added tokens.
-local function encode_plain(self, out, text)
+-- Text without added tokens; first: nothing stands before it.
+local function encode_plain(self, out, text, first)
   if text == "" then return end
-  if self.prefix_space and text:sub(1, 1) ~= " " then text = " " .. text end
-  if self.prepend then text = self.prepend .. text end
+  if self.prefix_space and not text:find "^%s" then text = " " .. text end
   for _, r in ipairs(self.replace or {}) do
     text = text:gsub(r[1]:gsub("%p", "%%%0"), (r[2]:gsub("%%", "%%%%")))
   end
-  local next_word = self.split == "gpt2" and gpt2 or self.split and splitter(self.split)
+  local prepend = self.prepend
+  if prepend and not (self.prepend_first and not first)
+    and not (self.prepend_once and text:sub(1, #prepend) == prepend) then
+    text = prepend .. text
+  end
+  local p, n, i, at = ffi.cast("const uint8_t *", text), #text, 0, #out
+  local next_word = self.split and words.of(self.split)
   if not next_word then
-    encode_word(self, out, text)
+    encode_word(self, out, at, p, n)
     return
   end
-  local points, at = unicode.points(text)
-  local i = 1
-  while i <= #points do
-    local n = next_word(points, i)
-    encode_word(self, out, text:sub(at[i], at[i + n] - 1))
-    i = i + n
+  while i < n do
+    local j = next_word(p, i, n)
+    at = encode_word(self, out, at, p + i, j - i)
+    i = j
   end
 end
 
--- The first added token in the text from `from` on: where it begins and ends.
-local function find_added(self, text, from)
-  local first, last
-  for _, token in ipairs(self.added) do
-    local a, b = text:find(token, from, true)
-    if a and (not first or a < first) then first, last = a, b end
+-- The first added token in the text from `from` on: the token, where it begins and ends. places: where each was found
+-- last, so that none is looked for twice.
+local function find_added(self, text, from, places)
+  local first, last, token
+  for k, t in ipairs(self.added) do
+    local place = places[k]
+    if place == nil or place and place < from then
+      place = text:find(t.content, from, true) or false
+      places[k] = place
+    end
+    if place and (not first or place < first) then first, last, token = place, place + #t.content - 1, t end
   end
-  return first, last
+  return token, first, last
 end
 
---- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it; none is added.
-Tokenizer.encode = signature.method("data.Tokenizer:encode(string text)", function(self, text)
-  local out, from = {}, 1
+--- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
+-- the file puts around each text, such as "<|begin_of_text|>".
+Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false)",
+function(self, text, add_special_tokens)
+  local out, from, places = {}, 1, {}
+  if add_special_tokens then
+    for k, id in ipairs(self.first) do out[k] = id end
+  end
   while from <= #text do
-    local first, last = find_added(self, text, from)
-    encode_plain(self, out, text:sub(from, first and first - 1 or #text))
-    if not first then break end
-    out[#out + 1] = self.vocab[text:sub(first, last)]
-    from = last + 1
+    local token, first, last = find_added(self, text, from, places)
+    local plain = text:sub(from, token and first - 1 or #text)
+    encode_plain(self, out, token and token.lstrip and plain:gsub("%s+$", "") or plain, from == 1)
+    if not token then break end
+    out[#out + 1] = self.vocab[token.content]
+    from = token.rstrip and text:find("%S", last + 1) or last + 1
+  end
+  if add_special_tokens then
+    for _, id in ipairs(self.last) do out[#out + 1] = id end
   end
   return out
 end)
+
+--- The bytes that an id stands for; those of several ids, one behind the other, are their text.
+function Tokenizer:bytes(id)
+  local text = self.texts[id]
+  if text then return text end
+  local token = self.tokens[id]
+  if not token then
+    check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d", tostring(id), self.size_of_vocab)
+  end
+  local byte = self.byte_fallback and token:match "^<0x(%x%x)>$"
+  if byte then
+    token = string.char(tonumber(byte, 16))
+  elseif self.byte_level and not self.is_added[id] then
+    token = token:gsub("[%z\1-\127\194-\244][\128-\191]*", bytes_of)
+  elseif not self.byte_level then
+    for _, r in ipairs(self.replace or {}) do
+      token = token:gsub(r[2]:gsub("%p", "%%%0"), (r[1]:gsub("%%", "%%%%")))
+    end
+  end
+  self.texts[id] = token
+  return token
+end
 
 --- The text of ids, a list or a tensor. skip_special_tokens leaves out "<|endoftext|>" and the like.
 Tokenizer.decode = signature.method("data.Tokenizer:decode(Tensor|list ids, bool skip_special_tokens=false)",
 function(self, ids, skip)
   if moth.is_tensor(ids) then ids = ids:reshape(-1):totable() end
-  local parts = {}
-  for k, id in ipairs(ids) do
-    local token = self.tokens[id]
-    if not token then
-      check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d", tostring(id), self.size_of_vocab)
-    end
+  local parts, n = {}, 0
+  for _, id in ipairs(ids) do
+    local text = self:bytes(id)
     if not (skip and self.special[id]) then
-      local byte = self.byte_fallback and token:match("^<0x(%x%x)>$")
-      if byte then
-        token = string.char(tonumber(byte, 16))
-      elseif self.byte_level and not self.special[id] then
-        local points, at = unicode.points(token)
-        local out = {}
-        for i = 1, #points do
-          local c = token:sub(at[i], at[i + 1] - 1)
-          out[i] = bytes_of[c] or c
-        end
-        token = table.concat(out)
-      else
-        for _, r in ipairs(self.replace or {}) do
-          token = token:gsub(r[2]:gsub("%p", "%%%0"), (r[1]:gsub("%%", "%%%%")))
-        end
-        if self.prepend and k == 1 then token = token:gsub("^ ", "") end
-      end
-      parts[#parts + 1] = token
+      if self.prepend and n == 0 and not self.is_added[id] then text = text:gsub("^ ", "") end
+      n = n + 1
+      parts[n] = text
     end
   end
   return table.concat(parts)

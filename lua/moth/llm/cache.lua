@@ -39,7 +39,7 @@ end
 function Cache:available() return #self.free + self.kept end
 function Cache:used() return self.total - self:available() end
 --- Blocks that n tokens need.
-function Cache:blocks_of(n) return math.ceil(n / BLOCK) end
+function Cache.blocks_of(_, n) return math.ceil(n / BLOCK) end
 
 local function take(self)
   local block = table.remove(self.free)
@@ -139,8 +139,8 @@ end
 
 local Pages = class "PagedCache.Step"
 
---- What the layers of a model need to compute the next tokens of sequences: parts, a list of { seq =, count = }, each with
--- the count of tokens behind seq.n. Has tokens and positions (1, all tokens), counted from 1.
+--- What the layers of a model need to compute the next tokens of sequences: parts, a list of { seq =, count = }, each
+-- with the count of tokens behind seq.n. Has tokens and positions (1, all tokens), counted from 1.
 function Cache:step(parts)
   local tokens, positions, slots, tables, lengths, counts, longest = {}, {}, {}, {}, {}, {}, 1
   for _, part in ipairs(parts) do longest = math.max(longest, self:blocks_of(part.seq.n + part.count)) end

@@ -1,4 +1,5 @@
---- The next token of a sequence from its logits, by its own options and generator: neighbours in a batch change nothing.
+--- The next token of a sequence from its logits, by its own options and generator: neighbours in a batch change
+-- nothing.
 local moth = require "moth"
 local generate = require "moth.models.generate"
 

@@ -4,9 +4,9 @@
 --     s:add { ids = { 3, 1, 4 }, max_tokens = 20, temperature = 0, on_token = function(id) … end }
 --     while s:step() > 0 do end
 --
--- A step decodes a token of every sequence that has its prompt behind it; what is left of step_tokens goes to prompts, the
--- oldest first, in pieces, so that a long prompt does not stop the others. Without free blocks the youngest sequence
--- gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the rounding of
+-- A step decodes a token of every sequence that has its prompt behind it; what is left of step_tokens goes to prompts,
+-- the oldest first, in pieces, so that a long prompt does not stop the others. Without free blocks the youngest
+-- sequence gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the rounding of
 -- products of other sizes.
 local moth = require "moth"
 local class = require "moth.class"
@@ -23,7 +23,8 @@ local Scheduler = class "llm.Scheduler"
 Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_tokens=4096, count max_seqs=16, \z
   count step_tokens=256, 'owner'|'all'|'none' share_prefix='owner')", function(self, o)
   if type(o.model.step) ~= "function" or type(o.model.cache_sizes) ~= "function" then
-    check.fail("[llm.Scheduler] expected a language model such as models.GPT or models.Llama, got %s", class.name(o.model))
+    check.fail("[llm.Scheduler] expected a language model such as models.GPT or models.Llama, got %s",
+      class.name(o.model))
   end
   self.model, self.max_seqs, self.step_tokens, self.share_prefix = o.model, o.max_seqs, o.step_tokens, o.share_prefix
   local sizes, like = o.model:cache_sizes()
@@ -56,8 +57,10 @@ function Scheduler:add(o)
     end
   end
   check.number(where, "temperature", r.temperature, 0)
-  if not (r.top_p > 0 and r.top_p <= 1) then check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, r.top_p) end
-  if not (r.repetition_penalty > 0) then
+  if not (r.top_p > 0 and r.top_p <= 1) then
+    check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, r.top_p)
+  end
+  if r.repetition_penalty <= 0 then
     check.fail("[%s] repetition_penalty must be above 0, got %g", where, r.repetition_penalty)
   end
   if #r.ids > most then
@@ -65,8 +68,8 @@ function Scheduler:add(o)
   end
   r.max_tokens = math.min(r.max_tokens, most - #r.ids + 1)
   if self.cache:blocks_of(#r.ids + r.max_tokens) > self.cache.total then
-    check.fail("[%s] %d tokens and %d new ones can never fit: max_tokens of the cache is %d", where, #r.ids, r.max_tokens,
-      self.cache.total * self.cache.block)
+    check.fail("[%s] %d tokens and %d new ones can never fit: max_tokens of the cache is %d", where, #r.ids,
+      r.max_tokens, self.cache.total * self.cache.block)
   end
   self.arrivals = self.arrivals + 1
   r.ids, r.prompt, r.new, r.arrival = { unpack(r.ids) }, #r.ids, {}, self.arrivals
@@ -120,7 +123,7 @@ local function activate(self, r)
   table.insert(self.active, at, r)
 end
 
--- One token of all whose prompts are done. The youngest, which go first where blocks are missing, come last in the list.
+-- One token of all whose prompts are done. The youngest, whose blocks are taken where some are missing, come last.
 local function plan_decoding(self, parts)
   local i = 1
   while self.active[i] do
@@ -208,7 +211,9 @@ function Scheduler:step()
     part.seq.n = part.seq.n + part.count
     self.cache:file(part.seq)
   end
-  for i, r in ipairs(whose) do accept(self, r, moth.no_grad(sample.next, logits:select(1, i), r, r.ids, r.generator)) end
+  for i, r in ipairs(whose) do
+    accept(self, r, moth.no_grad(sample.next, logits:select(1, i), r, r.ids, r.generator))
+  end
   return #self.active + #self.waiting
 end
 

@@ -99,7 +99,8 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
-  bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, number initializer_range=0.02)", function(self, c)
+  bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, \z
+  number initializer_range=0.02)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -160,7 +161,8 @@ end
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
 function Llama:cache_sizes()
   local c = self.config
-  return { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }, self.model.embed_tokens.weight
+  local sizes = { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }
+  return sizes, self.model.embed_tokens.weight
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
