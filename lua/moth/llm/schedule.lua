@@ -6,8 +6,8 @@
 --
 -- A step decodes a token of every sequence that has its prompt behind it; what is left of step_tokens goes to prompts,
 -- the oldest first, in pieces, so that a long prompt does not stop the others. Without free blocks the youngest
--- sequence gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the rounding of
--- products of other sizes.
+-- sequence gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the
+-- rounding of products of other sizes.
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -35,16 +35,16 @@ end)
 
 local read = signature("llm.Scheduler:add(*, int[] ids, count max_tokens=128, number temperature=1, count top_k?, \z
   number top_p=1, number repetition_penalty=1, int seed?, int[] stop_ids?, string owner?, function on_token?, \z
-  function on_end?)", function(...)
+  function on_end?, function on_logits?)", function(...)
   local r = {}
   r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, r.seed, r.stop_ids, r.owner, r.on_token,
-    r.on_end = ...
+    r.on_end, r.on_logits = ...
   return r
 end)
 
 --- Takes a request: ids (from 1) and how to go on. on_token(id, request) is called with each new token (false: it
 -- ends), on_end(reason, request) once: "stop" (a token of stop_ids, or on_token ended it), "length", "cancel", "error"
--- (a NaN among the logits). What could never fit is an error here.
+-- (a NaN among the logits). on_logits(logits, id) is called before on_token. What could never fit is an error here.
 -- @return the request: :cancel it, or read .new (a list of ids), .reason
 function Scheduler:add(o)
   local r = read(o)
@@ -175,11 +175,12 @@ local function plan(self)
   return parts
 end
 
-local function accept(self, r, id)
+local function accept(self, r, id, logits)
   if not id then return finish(self, r, "error") end
   if r.ends[id] then return finish(self, r, "stop") end
   self.stats.new_tokens = self.stats.new_tokens + 1
   r.ids[#r.ids + 1], r.new[#r.new + 1] = id, id
+  if r.on_logits then r.on_logits(logits, id) end
   local go_on = not r.on_token or r.on_token(id, r) ~= false
   if not go_on then return finish(self, r, "stop") end
   if #r.new >= r.max_tokens then finish(self, r, "length") end
@@ -212,7 +213,8 @@ function Scheduler:step()
     self.cache:file(part.seq)
   end
   for i, r in ipairs(whose) do
-    accept(self, r, moth.no_grad(sample.next, logits:select(1, i), r, r.ids, r.generator))
+    local own = logits:select(1, i)
+    accept(self, r, moth.no_grad(sample.next, own, r, r.ids, r.generator), own)
   end
   return #self.active + #self.waiting
 end
