@@ -27,8 +27,9 @@ endif
 
 FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/profile src/io kernels/common kernels/cpu
 GEN     := $(B)/gen
-# Runs a Lua file with this build.
-HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT)
+# For another program's LuaJIT, and for LuaJIT itself: moth is this build.
+INSIDE   = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;"
+HERE     = $(INSIDE) $(LUAJIT)
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
@@ -174,7 +175,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs tour install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -207,7 +208,7 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-test deps-dev deps-cover deps-hosts:
+deps deps-test deps-site deps-dev deps-cover deps-hosts:
 	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(filter dev cover hosts,$(@:deps-%=%))
 
 demo: deps all
@@ -344,10 +345,20 @@ fuzz: deps-dev
 	@MOTH_CASES=$$(($(or $(FUZZ_RUNS),1000000) / 1000)) MOTH_SEED=$$(date +%s) MOTH_TEST_TIMEOUT=7200 $(RUN) --build=$(B)/asan \
 	  --preload=$$(gcc -print-file-name=libasan.so) -- spec/lua/binding_spec.lua
 
-# The reference: a page for each op, class and module, the guides, a search. Open $(B)/docs/index.html.
-docs: deps-test all
-	$(call say,DOC,$(B)/docs/index.html)
-	$(Q)$(B)/moth -e 'require("moth.reference.pages").write("$(B)/docs", ".")'
+# The guides, the reference with a page for each op, class and module, a search; links are checked. Open
+# $(B)/site/index.html, or serve the folder.
+site docs: deps-site all
+	$(call say,SITE,$(B)/site/index.html)
+	$(Q)MOTH_LUAJIT_WARNING=0 $(B)/moth -e 'print(("%d files, %d links"):format(require("moth.reference.pages").site("$(B)/site", ".")))'
+
+# The pictures of the guides, drawn anew by the examples.
+pictures: all
+	$(B)/moth examples/spirals.lua docs/spirals.png
+	$(B)/moth examples/vae.lua --samples docs/example_vae.png
+	$(B)/moth examples/unet_segmentation.lua --picture docs/example_unet.png
+	$(B)/moth examples/lstm_lm.lua --curve docs/example_lstm.svg
+	$(B)/moth examples/finetune.lua --picture docs/example_finetune.png
+	@! command -v love >/dev/null || $(INSIDE) love examples/hosts/love --steps 1500 --picture docs/host_love.png
 
 # The lines that the source tour links to.
 tour:
@@ -412,7 +423,7 @@ help:
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks, C API, binding' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
-	  'make docs        the reference, with a search: build/docs/index.html' \
+	  'make site        the guides and the reference, with a search: build/site/index.html; pictures: those of the guides' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

@@ -33,6 +33,12 @@ local function environment(print)
     dataset = data.TensorDataset(moth.randn(6, 4), moth.arange(6)), path = saved,
   }
   env.loss = model(env.x):sum()
+  -- What an error says, without its place, and without what was given.
+  function env.message(f, ...)
+    local ok, why = pcall(f, ...)
+    if ok then error("there is no error", 2) end
+    return (why:gsub("^%S+:%d+: ", ""):gsub("; got .*$", ""))
+  end
   return setmetatable(env, { __index = _G })
 end
 
@@ -88,7 +94,7 @@ local function as_chunk(code) return loadstring("return " .. code) and "local _ 
 
 -- Pages without code.
 local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true, ["docs/source_tour.md"] = true,
-  ["docs/advice.md"] = true, ["CONTRIBUTING.md"] = true }
+  ["docs/advice.md"] = true, ["docs/index.md"] = true, ["CONTRIBUTING.md"] = true }
 
 local shows = { ["docs/phase00.md"] = " #M515", ["docs/pitfalls.md"] = " #M506", ["docs/debugging.md"] = " #M463",
   ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499" }
@@ -150,6 +156,16 @@ describe("documentation #M057", function()
         found = ok and value or nil
       end
       assert.is_nil(found, name .. " is there now: say so in the README")
+    end
+  end)
+
+  it("the index leads to every page", function()
+    local text = read "docs/index.md"
+    for _, path in ipairs(pages) do
+      local name = path:match("^docs/(.*)")
+      if name and name ~= "index.md" then
+        assert.is_truthy(text:find("](" .. name .. ")", 1, true), "docs/index.md does not lead to " .. name)
+      end
     end
   end)
 

@@ -1,4 +1,4 @@
---- The guides, docs/*.md and the README, as pages. Markdown is read by cmark-gfm.
+--- The guides, docs/*.md, the README and what else is written in Markdown, as pages. Markdown is read by cmark-gfm.
 local html = require "moth.reference.html"
 local M = {}
 
@@ -35,9 +35,11 @@ local function slug(heading)
 end
 
 --- Writes the pages of the guides of a source tree by write(path, text). Files of the sources to which they lead become
--- pages, too; folders are named only. Returns { { title, path, first sentence } }.
+-- pages, too; folders are named only. Returns { { title, path, first sentence } }, and the text of docs/index.md as
+-- seen from the folder above, or nil.
 function M.write(root, write)
-  local names, entries, sources = { "README.md" }, {}, {}
+  local names, entries, sources = { "README.md", "CONTRIBUTING.md", "bench/RESULTS.md" }, {}, {}
+  local index
   local pipe = assert(io.popen(("cd %s && ls docs/*.md"):format(shell_quoted(root))))
   for path in pipe:lines() do names[#names + 1] = path end
   pipe:close()
@@ -73,15 +75,23 @@ function M.write(root, write)
     text = text:gsub('<a href="([^":#]*)(#?[^":]*)">(.-)</a>', function(target, anchor, label)
       if target == "" then return nil end
       local to = resolved(folder .. target)
-      local url = known[to] or to:find("%.%w+$") and source(to) and "../" .. source(to)
+      local is_file = to:find("%.%w+$")
+      local url = known[to] or is_file and source(to) and "../" .. source(to)
+      if is_file and not url then return nil end -- it stays, and the check of the links names it
       return url and ('<a href="%s%s">%s</a>'):format(url, anchor, label) or label
     end)
     local title = html.unescaped(text:match("<h1.->(.-)</h1>"):gsub("<.->", ""))
     local first = html.unescaped((text:match("<p>(.-[.:])%s") or ""):gsub("<.->", ""):gsub("%s+", " "))
     write("guides/" .. known[path], html.page(title, "../", text))
+    if path == "docs/index.md" then -- the same, seen from one folder above
+      index = text:gsub(' (%l+)="([^"#:]+)(#?[^":]*)"', function(kind, target, anchor)
+        if kind ~= "href" and kind ~= "src" then return nil end
+        return (' %s="%s%s"'):format(kind, resolved("guides/" .. target), anchor)
+      end)
+    end
     entries[#entries + 1] = { title, "guides/" .. known[path], first }
   end
-  return entries
+  return entries, index
 end
 
 return M

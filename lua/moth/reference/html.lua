@@ -27,17 +27,22 @@ function M.unescaped(text)
   return (text:gsub("&(%a+);", characters))
 end
 
+--- Links at the top of each page, { { label, address from the folder of the index } }; pages.write sets them.
+M.top = {}
+
 --- A page that needs no other file. `up`: the path from it to the folder of index.html, "" or "../".
 function M.page(title, up, body)
+  local top = {}
+  for i, link in ipairs(M.top) do top[i] = (' <a href="%s%s">%s</a>'):format(up, link[2], link[1]) end
   return ([[
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>%s</title><style>%s</style></head><body>
-<nav><a href="%sindex.html">moth</a>
+<nav><a href="%sindex.html">moth</a>%s
 <form action="%sindex.html"><input name="q" placeholder="search" aria-label="search"></form></nav>
 %s
 </body></html>
-]]):format(M.escape(title), style, up, up, body)
+]]):format(M.escape(title), style, up, table.concat(top), up, body)
 end
 
 local function code(text, link)

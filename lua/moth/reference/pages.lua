@@ -1,7 +1,7 @@
 --- Writes the reference as HTML: a page for each op that users call, each class and each module, the guides, and a page
--- with a search of them all. `make docs` runs it.
+-- with a search of them all. `make site` runs it.
 --
---     require("moth.reference.pages").write("build/docs", ".")
+--     require("moth.reference.pages").write("build/site", ".")
 --
 -- The folder can be read from the disk or served; no page needs another site.
 local collect = require "moth.reference.collect"
@@ -146,18 +146,29 @@ function M.write(folder, root)
     if not made[name] then made[name], count = true, count + 1 end
   end
   local entries, things, lists = {}, collect(), {}
+  html.top = root and { { "start", "guides/start.html" }, { "guides", "guides/index.html" },
+    { "examples", "guides/examples.html" }, { "reference", "index.html#reference" } } or {}
   if root then
+    local guides, index = require("moth.reference.guides").write(root, write)
     local links = {}
-    for i, guide in ipairs(require("moth.reference.guides").write(root, write)) do
-      entries[#entries + 1], links[i] = guide, anchor(guide[2], guide[1])
-    end
-    lists[1] = list_of("Guides", links)
+    for i, guide in ipairs(guides) do entries[#entries + 1], links[i] = guide, anchor(guide[2], guide[1]) end
+    lists[1] = index or ""
+    lists[2] = list_of("All guides", links) .. '\n<h1 id="reference">Reference</h1>'
   end
   for _, list in ipairs(write_ops(things, write, entries)) do lists[#lists + 1] = list end
   for _, list in ipairs(write_lua(things, write, entries)) do lists[#lists + 1] = list end
   local title = "moth " .. require("moth_lua").version_string
   write("index.html", require "moth.reference.search"(title, entries, table.concat(lists, "\n")))
   return count
+end
+
+--- Writes the site of a source tree, and checks its links: an error lists those that lead nowhere.
+function M.site(folder, root)
+  local links = require "moth.reference.links"
+  local pages = M.write(folder, root)
+  local dead, count = links.check(links.files(folder))
+  if #dead > 0 then error(("%d dead links:\n  %s"):format(#dead, table.concat(dead, "\n  ")), 0) end
+  return pages, count
 end
 
 return M
