@@ -97,11 +97,71 @@ describe("dist.record", function()
     assert.is_near(2.5 * forward, seconds[#seconds], 1e-6)
   end)
 
+  it("has the calls of fully_shard, which are those of a real step", function()
+    local code = [[
+      local dist, nn = moth.distributed, moth.nn
+      local function make(o)
+        local list = {}
+        for i = 1, 4 do list[i] = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 6, { bias = i < 3 })) end
+        list[4][1].weight:requires_grad_(false)
+        local m = nn.Sequential(nn.Linear(6, 6), unpack(list))
+        for i = 2, 5 do dist.fully_shard(m[i], o) end
+        return dist.fully_shard(m, o)
+      end
+      local function step(m) m(moth.randn(2, 6)):sum():backward() end
+      local options = { { reshard_after_forward = true }, {}, { reshard_after_forward = false },
+        { mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32 } }, { reshard_after_forward = 2 } }
+      %s]]
+    local results = require "distributed.ranks".run { size = 4, code = code:format [[
+        for _, o in ipairs(options) do
+          local m = make(o)
+          step(m)
+          m:zero_grad()
+          for _, p in ipairs(m:parameters()) do p:detach():mul_(1) end
+          local before = #dist.flight_record()
+          step(m)
+          local record, text = dist.flight_record(), {}
+          for i = before + 1, #record do text[#text + 1] = record[i].op .. " " .. record[i].bytes end
+          print(table.concat(text, ", "))
+        end]] }
+    dist.destroy_process_group()
+    dist.init_process_group("fake", { rank = 1, world_size = 4 })
+    local made = assert(loadstring("local moth = ...\n" .. code:format "return make, step, options"))
+    local make, step, options = made(moth)
+    local lines = {}
+    for _, o in ipairs(options) do
+      local m = moth.fake_mode(function() return make(o) end)
+      moth.fake_mode(step, m)
+      m:zero_grad()
+      local program, text = dist.record(function() step(m) end, { gpu = gpu }), {}
+      local started, waited = 0, 0
+      for _, a in ipairs(program) do
+        if a[1] == "wait" then waited = waited + 1 end
+        if a[1] == "start" then
+          started = started + 1
+          -- by the bytes of one rank, as the flight recorder has them, of the whole group's calls alone
+          if a[4].size == 4 then text[#text + 1] = ("%s %d"):format(a[2], a[3] / 4) end
+        end
+      end
+      assert.equal(started, waited)
+      lines[#lines + 1] = table.concat(text, ", ") .. "\n"
+      local first = of(program, "run", "linear")[1][1]
+      if _ == 1 then assert.is_true(of(program, "start")[2][1] < first, "the next unit is gathered ahead") end
+      local r = dist.simulate({ [0] = program }, { gpu = gpu })
+      assert.is_true(r.span > 0 and r.span <= r.compute + r.communication)
+    end
+    assert.equal(results[2].out, table.concat(lines))
+  end)
+
   it("says what it cannot do", function()
     assert.error_matches(function()
       dist.record(function() dist.send(moth.empty { 2 }, 1) end)
     end, "send: messages between two ranks cannot be recorded")
     assert.error_matches(function() dist.record(function() error("mine", 0) end) end, "mine")
+    dist.destroy_process_group()
+    assert.error_matches(function() dist.record(function() end) end, "init_process_group")
+    dist.init_process_group("local", { rank = 0, world_size = 1, init_method = "local://record" })
+    assert.error_matches(function() dist.record(function() end) end, "must be of the backend fake")
     assert.error_matches(function()
       moth.fake_mode(function()
         local m = nn.Linear(2, 2)
@@ -109,9 +169,5 @@ describe("dist.record", function()
         m(moth.randn(1, 2))
       end)
     end, "are fake: they have no memory")
-    dist.destroy_process_group()
-    assert.error_matches(function() dist.record(function() end) end, "init_process_group")
-    dist.init_process_group("local", { rank = 0, world_size = 1, init_method = "local://record" })
-    assert.error_matches(function() dist.record(function() end) end, "must be of the backend fake")
   end)
 end)

@@ -26,8 +26,16 @@ local placement = require "moth.distributed.placement"
 local recorded = require "moth.distributed.fully_shard_recorded"
 local signature = require "moth.utils.signature"
 
-local U = B.unit
 local M = {}
+
+-- Of the binding; those of fake parameters are objects (fully_shard_fake.lua).
+local U = {}
+for name, fn in each(B.unit) do
+  U[name] = function(handle, ...)
+    if type(handle) == "table" then return handle[name](handle, ...) end
+    return fn(handle, ...)
+  end
+end
 local WHERE = "[distributed.fully_shard] "
 
 -- A module keeps its unit: a table with weak keys would keep both for ever, as a unit refers to its module.
@@ -406,7 +414,7 @@ local function set_reshard(unit, how)
     how = how > 1
   end
   unit.reshard_after_forward = how
-  U.set_part(unit.handle, part and part.number)
+  U.set_part(unit.handle, type(unit.handle) == "table" and part or part and part.number)
 end
 
 local function methods(module, unit)
@@ -470,7 +478,7 @@ end
 -- offload: shards, and so the optimizer's state, stay in the host's memory
 -- ignored_params: a list of parameters that stay as they are
 -- init_fn: of fake parameters (moth.fake_mode(function() return Net() end)): function(module), which gives them values;
--- default: module:reset(). One module is whole at a time.
+-- default: module:reset(). One module is whole at a time. Within fake_mode they stay fake, for dist.record.
 M.fully_shard = signature("distributed.fully_shard(Module module, *, DeviceMesh|ProcessGroup mesh?, \z
   bool|count reshard_after_forward?, table mp?, bool offload=false, list ignored_params?, callable init_fn?)",
 function(module, o)
@@ -508,9 +516,13 @@ function(module, o)
     end
   end)
   local number = unit.group.number
-  unit.handle = U.new(number, unit.replicas and unit.replicas.number, unit.full, unit.shards, unit.name,
-    unit.mp.reduce_dtype, neighbors[number])
-  neighbors[number] = unit.handle
+  if unit.full[1] and is_fake(unit.full[1]) then
+    unit.handle = require "moth.distributed.fully_shard_fake"(unit, unit.mp.reduce_dtype)
+  else
+    unit.handle = B.unit.new(number, unit.replicas and unit.replicas.number, unit.full, unit.shards, unit.name,
+      unit.mp.reduce_dtype, neighbors[number])
+    neighbors[number] = unit.handle
+  end
   set_reshard(unit, o.reshard_after_forward)
   rawset(module, "_fsdp_unit", unit)
   unit.forward = module.forward
