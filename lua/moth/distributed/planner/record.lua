@@ -8,8 +8,8 @@
 -- The function runs on fake tensors, which have shapes and no elements; so does what makes the model. Each op is a time
 -- on the device: that of its operations or of its bytes, whichever is longer. Collectives are what the function calls:
 -- dist.*, dist.nn, those of dist.tp, the buckets of DistributedDataParallel, the units of fully_shard, which is called
--- within fake_mode, too. All ranks are taken to do the same. The second step of fully_shard knows which unit comes next:
--- run one in fake_mode first.
+-- within fake_mode, too. All ranks are taken to do the same. The second step of fully_shard knows which unit comes
+-- next: run one in fake_mode first.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local collectives = require "moth.distributed.collectives"
