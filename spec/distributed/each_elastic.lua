@@ -1,12 +1,13 @@
 -- A worker of an elastic run. The loss, and so the weights, depend on the step alone: those at the end are those of a
--- run without faults. Arguments: a pattern of those that are killed, the steps, the ranks that step 6 waits for.
+-- run without faults. Arguments: a pattern of those that are killed, the steps, the ranks that step 6 waits for, the
+-- signal (default: 9), the timeout (20).
 local moth = require "moth"
 local dist, nn = moth.distributed, moth.nn
 local now = require("moth.utils.system").now
 local wait = require("moth_lua").process.wait
 
 local victim, steps, least = arg[1], tonumber(arg[2]), tonumber(arg[3])
-dist.init_process_group("gloo", { timeout = 20 })
+dist.init_process_group("gloo", { timeout = tonumber(arg[5] or 20) })
 moth.manual_seed(1)
 local model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
 local opt = moth.optim.Adam(model:parameters(), { lr = 0.01 })
@@ -26,7 +27,7 @@ dist.elastic.run(state, function()
     opt:zero_grad()
     local loss = nn.MSELoss()(net(x), x:sum(2, true))
     if state.step == 3 and (os.getenv "MOTH_WORKER" or ""):find("^" .. victim .. "$") then
-      os.execute "kill -9 $PPID"
+      os.execute(("kill -%s $PPID"):format(arg[4] or 9))
     end
     loss:backward()
     opt:step()

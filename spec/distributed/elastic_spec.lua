@@ -5,13 +5,15 @@ local elastic = moth.distributed.elastic
 local MOTH = (package.cpath:match "([^;]*)/%?%.so" or "build") .. "/moth"
 
 local function run(flags, args)
-  local command = "MOTH_LUAJIT_WARNING=0 timeout -s KILL 30 %s run %s spec/distributed/each_elastic.lua '%s' %s %s 2>&1"
-  local p = io.popen(command:format(MOTH, flags, unpack(args)))
+  local command = "MOTH_LUAJIT_WARNING=0 timeout -s KILL 30 %s run %s spec/distributed/each_elastic.lua '%s' %s %s %s %s 2>&1; echo $?"
+  local p = io.popen(command:format(MOTH, flags, args[1], args[2], args[3], args[4] or 9, args[5] or 20))
   local text, list = p:read "*a", {}
   p:close()
+  local rc
+  text, rc = text:match "^(.*\n)(%d+)\n$"
   for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
   table.sort(list)
-  return list, text
+  return list, text, tonumber(rc)
 end
 
 describe("elastic runs", function()
@@ -30,6 +32,20 @@ describe("elastic runs", function()
     local list, text = run("--nproc-per-node 2:3 --max-restarts 1", { 2, 8, 3 })
     assert.equal(4, #list, text)
     for i = 1, 3 do assert.equal("3 ranks, lost 1, " .. weights, list[i]) end
+  end)
+
+  it("go on without a rank that is stopped", function()
+    local list, text = run("--nproc-per-node 2:3", { 1, 8, 0, "STOP", 0.7 })
+    assert.equal(3, #list, text)
+    assert.equal("2 ranks, lost 1, " .. weights, list[1])
+    assert.matches("rank 1 %(pid %d+%) was killed by signal 9 %(SIGKILL%); the others go on", list[3])
+  end)
+
+  it("end well when they are over before another one has joined", function()
+    local _, text, rc = run("--nproc-per-node 2:3 --max-restarts 2", { 2, 4, 0 })
+    assert.equal(0, rc, text)
+    assert.matches("ranks, lost 1, weights", text)
+    assert.is_nil(text:find "traceback", text)
   end)
 
   it("end when too few are left", function()

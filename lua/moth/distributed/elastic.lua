@@ -199,7 +199,10 @@ local function form(store, g, backend, limit)
     local _, here = groups.run_prefix()
     local ok, why = groups.within(MEETING, groups.init_process_group, backend,
       { rank = rank, world_size = size, timeout = limit })
-    if ok then return rank, size end
+    if ok then
+      store:set(groups.run_prefix():match "^run/[^./]+" .. "/formed/" .. worker(), "1")
+      return rank, size
+    end
     -- One may have died after it had come.
     g = here + 1
     local members = groups.run_prefix(g) .. "members"
@@ -230,6 +233,20 @@ M.reform = signature("distributed.reform(*, number timeout?)", function(o)
   return form(store, g + 1, backend, limit)
 end, true)
 
+-- A rank that was stopped does not end by itself: the launcher kills it.
+local function accuse(why)
+  local rank = why:match "timed out.- rank (%d+) %(pid [^)]*%) does not answer"
+  if not rank then return end
+  local store, list = groups.store(), {}
+  local prefix, g = groups.run_prefix()
+  if g == 0 then
+    list[rank + 1] = rank
+  else
+    for id in store:get(prefix .. "members"):gmatch "%S+" do list[#list + 1] = id end
+  end
+  if list[rank + 1] then store:compare_set(prefix .. "accused", "", list[rank + 1]) end
+end
+
 --- Calls fn(state, …) on all ranks, with the same state; again when ranks have died or joined, after going back to the
 -- last commit. Returns what it returns. Other errors are raised.
 M.run = signature("distributed.elastic.run(State state, function fn)", function(state, fn)
@@ -242,7 +259,9 @@ M.run = signature("distributed.elastic.run(State state, function fn)", function(
     local ok, message = pcall(attempt)
     if ok then return unpack(results) end
     local handle = groups.of(nil, "elastic.run").handle
-    if not worker() or not C.group_broken(handle) then error(message, 0) end
+    local why = C.group_broken(handle)
+    if not worker() or not why then error(message, 0) end
+    accuse(why)
     if not pcall(M.reform) then error(message, 0) end
     state:restore()
   end

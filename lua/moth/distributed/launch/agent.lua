@@ -153,7 +153,8 @@ local function watch(self, round)
       r:leave(run .. "left", #round.nodes)
       return "done"
     end
-    local ended, signals = w:wait(self.elastic:waiting() and 0.02 or interval)
+    local pause = self.elastic.on and math.min(self.elastic:waiting() and 0.02 or 0.2, interval) or interval
+    local ended, signals = w:wait(pause)
     for _, name in ipairs(signals) do
       if NUMBERS[name] then
         finish(self, round, "left", ("the launcher was stopped by SIG%s"):format(name))
@@ -162,7 +163,14 @@ local function watch(self, round)
       w:signal(name)
     end
     local failed = {}
-    for _, e in ipairs(ended) do if e.status ~= 0 then failed[#failed + 1] = e end end
+    for _, e in ipairs(ended) do
+      if e.status == 0 then
+        self.elastic:ended(self, round, e)
+      elseif not e.is_dropped then
+        failed[#failed + 1] = e
+      end
+    end
+    self.elastic:judge(self)
     if #failed > 0 then
       local first, follows = first_of(failed)
       self.failure = first

@@ -34,6 +34,13 @@ function Elastic:reason()
   return self.store:get(Elastic.prefix(self.run, g) .. "fault", 5)
 end
 
+local function current(self)
+  local g, ids = self.store:get(self.key):match "^(%d+) ?(.*)$"
+  local list = {}
+  for id in ids:gmatch "%S+" do list[#list + 1] = id end
+  return tonumber(g), list
+end
+
 -- The next generation: fn(list of ids) changes the list; false: it stays. Returns its number.
 local function change(self, text, fn)
   while true do
@@ -76,6 +83,44 @@ end
 
 --- Whether a worker is about to join.
 function Elastic:waiting() return next(self.joining) ~= nil end
+
+-- Whether a worker was started into the run, and is in no group yet.
+local function is_outside(self, round, w)
+  return w.id >= round.world and not self.store:check(self.run .. "/formed/" .. w.id)
+end
+
+--- A worker has ended well: so will the others. Nobody is taken in any more; those that are in no group yet are killed.
+-- Others that wait for it in a new generation are told to go on without it.
+function Elastic:ended(agent, round, worker)
+  if not self.on then return end
+  self.joining, self.left, self.is_over = {}, 0, true
+  for _, w in ipairs(agent.workers.list) do
+    if is_outside(self, round, w) then
+      w.is_dropped = true
+      agent.workers:signal("KILL", w)
+    end
+  end
+  local g, list = current(self)
+  if g == 0 or self.store:check(Elastic.prefix(self.run, g) .. "ready/" .. worker.id) then return end
+  local left = {}
+  for _, id in ipairs(list) do if id ~= tostring(worker.id) then left[#left + 1] = id end end
+  if #left == #list then return end
+  change(self, "a worker has ended", function(now)
+    for i = #now, 1, -1 do if now[i] == tostring(worker.id) then table.remove(now, i) end end
+  end)
+end
+
+--- A worker that the others say does not answer is killed, if it is one of this machine: so they go on without it.
+function Elastic:judge(agent)
+  if not self.on then return end
+  local g = current(self)
+  local key = Elastic.prefix(self.run, g) .. "accused"
+  if not self.store:check(key) then return end
+  local id = self.store:get(key)
+  for _, w in ipairs(agent.workers.list) do
+    if tostring(w.id) == id then agent.workers:signal("KILL", w) end
+  end
+end
 
 --- Takes in the workers that are ready.
 function Elastic:admit()

@@ -71,7 +71,10 @@ function Workers:wait(seconds)
   return ended, signals
 end
 
-function Workers:signal(name) for _, w in ipairs(self.list) do P.signal(w.pid, name) end end
+--- To all, or to one worker.
+function Workers:signal(name, only)
+  for _, w in ipairs(only and { only } or self.list) do P.signal(w.pid, name) end
+end
 
 --- Stops all: waits for their own end for `grace` seconds, then sends SIGTERM (or `name`), after half a minute, or on a
 -- second signal, SIGKILL. Returns those that have ended.
