@@ -5,8 +5,8 @@ local elastic = moth.distributed.elastic
 local MOTH = (package.cpath:match "([^;]*)/%?%.so" or "build") .. "/moth"
 
 local function run(flags, args)
-  local command = "MOTH_LUAJIT_WARNING=0 timeout -s KILL 30 %s run %s spec/distributed/each_elastic.lua '%s' %s %s %s %s \z
-    2>&1; echo $?"
+  local command = "MOTH_LUAJIT_WARNING=0 timeout -s KILL 30 %s run %s \z
+    spec/distributed/each_elastic.lua '%s' %s %s %s %s 2>&1; echo $?"
   local p = io.popen(command:format(MOTH, flags, args[1], args[2], args[3], args[4] or 9, args[5] or 20))
   local text, list = p:read "*a", {}
   p:close()
