@@ -31,7 +31,11 @@ MothSegment *moth_segment_here(void) {
   return mine;
 }
 
+static MothSegment *segment(void);
+
 bool moth_segment_pass(bool on) {
+  if (on && !mine)
+    segment();
   bool was = mine && mine->running;
   if (mine)
     mine->running = on;

@@ -384,6 +384,14 @@ static int c_resume(lua_State *L) {
   return 0;
 }
 
+/* aside(on) -> was: from now on calls run as they come, and are not noted; what is noted waits. Tensors of the record may
+ * not be used. */
+static int c_aside(lua_State *L) {
+  moth_lua_sync(L);
+  lua_pushboolean(L, moth_segment_pass(lua_toboolean(L, 1)));
+  return 1;
+}
+
 /* break_graph(reason): what is noted runs now */
 static int c_break(lua_State *L) {
   moth_lua_sync(L);
@@ -498,6 +506,7 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
                                  {"recording", c_recording},
                                  {"pause", c_pause},
                                  {"resume", c_resume},
+                                 {"aside", c_aside},
                                  {"break_graph", c_break},
                                  {"counters", c_counters},
                                  {"reset_counters", c_reset_counters},

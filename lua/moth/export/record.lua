@@ -22,6 +22,7 @@ local function is_module(fn) return type(fn) == "table" and type(fn.named_parame
 -- The names of a function's arguments, as its source has them.
 local function names_of(fn)
   local f, first = fn, 1
+  if type(fn) == "table" and rawget(fn, "argument_names") then return fn.argument_names end
   if type(fn) == "table" then f, first = rawget(fn, "forward") or fn.forward, 2 end
   local list = {}
   if type(f) ~= "function" then return list end

@@ -80,4 +80,21 @@ function M.export(model, args, path, o, ...)
     index_base = o.index_base or 0 }), path)
 end
 
+--- Reads an ONNX file as an exported program. Options: dims = { name = size or moth.Dim }: the dimensions that the file
+-- leaves open; map_location: the device of its tensors.
+function M.load(path, o, ...)
+  if select("#", ...) > 0 then check.fail("[onnx.load] takes a path and options") end
+  if type(path) ~= "string" then check.fail("[onnx.load] expected a path, got %s", class.name(path)) end
+  o = check.options("onnx.load", o, "dims map_location")
+  if o.dims ~= nil and type(o.dims) ~= "table" then
+    check.fail("[onnx.load] dims: expected { name = size or moth.Dim }, got %s", class.name(o.dims))
+  end
+  return require("moth.onnx.session").load(path, o)
+end
+
+--- InferenceSession(path, { device = "cuda", record = true, compile = false }): an ONNX file that runs, with
+-- onnxruntime's methods: run(names or nil, { name = tensor }), get_inputs(), get_outputs(). record: sizes that come
+-- again are run as a recorded program; compile: that program is compiled (moth.compile).
+M.InferenceSession = require("moth.onnx.session").InferenceSession
+
 return M

@@ -1,0 +1,141 @@
+--- The rules that read ONNX's operators: for each a function of its inputs' tensors that calls moth's ops. They stand
+-- in the files import_*.lua, by family.
+--
+--     rule("Softmax", "axis=-1", function(c, x) return x:softmax(c:dim(c.axis, x)) end)
+--     rule("Reshape", "allowzero=0", function(c, x, shape) … c:ints(shape) … end, { numbers = 2 })
+--
+-- The second argument names the attributes that are understood, with their defaults; another attribute in a file is an
+-- error at load. c is the call: its attributes as fields, c.opset, and the methods below. Options: numbers: the inputs
+-- (a digit each) that are read as Lua numbers, shape values; makes: the size of the result depends on their values;
+-- draws: it is random; any: inputs of all types are taken as they are (else moth's types without arithmetic, uint16,
+-- uint32 and uint64, are computed in int64); static: the result is known from the inputs' sizes alone; index: results
+-- are positions. domain: of the operator, else ONNX's own.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local rules = {} -- "domain:op" = rule
+
+local function default_of(text)
+  if text == nil then return nil end
+  local quoted = text:match("^'(.*)'$")
+  if quoted then return quoted end
+  return tonumber(text)
+end
+
+--- Defines rules: of one name, or several in one string.
+function M.rule(names, attributes, fn, o)
+  if type(attributes) == "function" then attributes, fn, o = "", attributes, fn end
+  o = o or {}
+  local known, defaults = {}, {}
+  for item in attributes:gmatch("%S+") do
+    local name, text = item:match("^([%w_]+)=?(.*)$")
+    known[name] = true
+    if text ~= "" then defaults[name] = default_of(text) end
+  end
+  local numbers = {}
+  for digit in tostring(o.numbers or ""):gmatch("%d") do numbers[tonumber(digit)] = true end
+  for name in names:gmatch("%S+") do
+    rules[(o.domain or "") .. ":" .. name] = { name = name, run = fn, known = known, defaults = defaults,
+      numbers = numbers, makes = o.makes, draws = o.draws, any = o.any, static = o.static, index = o.index,
+      control = o.control }
+  end
+end
+
+local families = { "math", "shape", "index", "reduce", "nn", "window", "recurrent", "control", "quant", "attention",
+  "image", "signal", "text", "ml", "loss" }
+local open = false
+
+--- The rule of an operator; nil: there is none.
+function M.find(domain, op)
+  if not open then
+    open = true
+    for _, name in ipairs(families) do require("moth.onnx.import_" .. name) end
+  end
+  if domain == "ai.onnx" then domain = "" end
+  return rules[domain .. ":" .. op]
+end
+
+-- ---- the call ------------------------------------------------------------------------------------
+
+local Call = {}
+M.Call = Call
+
+--- Refuses: the model is right, but moth cannot do it; or it is wrong.
+function Call:fail(why, ...)
+  check.fail("[onnx] node %s (%s): " .. why, self.node.label, self.node.op, ...)
+end
+
+--- The dimension of an axis that counts from 0, or from the end: counted from 1.
+function Call:dim(axis, x)
+  local n = type(x) == "number" and x or x:dim()
+  if axis < -n or axis >= n then self:fail("axis %d of a tensor of %d dimensions", axis, n) end
+  return axis < 0 and axis + n + 1 or axis + 1
+end
+
+--- The elements of a tensor as a list of Lua numbers. While a program is recorded, only of tensors that the sizes of
+-- the inputs tell.
+function Call:list(t)
+  if self.run.recording and not self.run.static[t] then
+    self:fail("it needs the elements of a tensor that are known at the run only: InferenceSession runs the model "
+      .. "without recording it")
+  end
+  if t:numel() == 0 then return {} end
+  local list = t:reshape({ -1 }):totable()
+  if list[1] == true or list[1] == false then
+    for i = 1, #list do list[i] = list[i] and 1 or 0 end
+  end
+  return list
+end
+
+--- The same, of an input that may be missing or an attribute.
+function Call:ints(v)
+  if v == nil or type(v) == "table" then return v end
+  return self:list(v)
+end
+
+--- The one element of a tensor as a number; of nil the default.
+function Call:number(t, default)
+  if t == nil then return default end
+  if type(t) == "number" then return t end
+  if t:numel() ~= 1 then self:fail("a tensor of one element is expected, got size %s", tostring(t:size())) end
+  return self:list(t)[1]
+end
+
+--- Whether the elements of a tensor may be asked for.
+function Call:known(t) return t ~= nil and (not self.run.recording or self.run.static[t] ~= nil) end
+
+--- The device of tensors that a rule makes.
+function Call:device(x) return x:device() end
+
+--- The name of an element type.
+function Call:element(code)
+  local name = require("moth.onnx.reader").dtype_of(code)
+  if not name then self:fail("the element type %s is not known", tostring(code)) end
+  return name
+end
+
+-- ---- helpers of several families -----------------------------------------------------------------
+
+--- Positions of ONNX (from 0, or below 0 from the end) as moth's, from 1. n: the size they are in. keep: -1 stays the
+-- last one, as gather_nd takes it.
+function Call:positions(index, n, keep)
+  if index:dtype().name ~= "int64" then index = index:to(B.dtype "int64") end
+  if self:known(index) then
+    local low = false
+    for _, v in ipairs(self:list(index)) do low = low or v < 0 end
+    if not low then return index + 1 end
+  end
+  if keep then return index + index:ge(0):to(B.dtype "int64") end
+  return index + 1 + index:lt(0):to(B.dtype "int64") * n
+end
+
+--- A tensor of a list of numbers on a device.
+function M.tensor(list, dtype, device)
+  return B.ops.to(require("moth").tensor(list, { dtype = B.dtype(dtype) }), { device = device })
+end
+
+function M.is_float(x) return x:is_floating_point() end
+
+return M
