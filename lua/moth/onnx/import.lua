@@ -8,7 +8,7 @@
 -- error at load. c is the call: its attributes as fields, c.opset, and the methods below. Options: numbers: the inputs
 -- (a digit each) that are read as Lua numbers, shape values; makes: the size of the result depends on their values;
 -- draws: it is random; any: inputs of all types are taken as they are (else moth's types without arithmetic, uint16,
--- uint32 and uint64, are computed in int64); static: the result is known from the inputs' sizes alone; index: results
+-- uint32 and uint64, are computed in int64); any = "moves": elements are only moved; static: the result is known from the inputs' sizes alone; index: results
 -- are positions. domain: of the operator, else ONNX's own.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -39,7 +39,7 @@ function M.rule(names, attributes, fn, o)
   for name in names:gmatch("%S+") do
     rules[(o.domain or "") .. ":" .. name] = { name = name, run = fn, known = known, defaults = defaults,
       numbers = numbers, makes = o.makes, draws = o.draws, any = o.any, static = o.static, index = o.index,
-      control = o.control }
+      control = o.control, moves = o.any == "moves" }
   end
 end
 

@@ -21,12 +21,12 @@ rule("Gather", "axis=0", function(c, x, index)
   for _, n in ipairs(index:size()) do shape[#shape + 1] = n end
   for i = dim + 1, #before do shape[#shape + 1] = before[i] end
   return x:gather_nd({ dim }, at:reshape { -1 }):reshape(shape)
-end, { any = true })
+end, { any = "moves" })
 
 rule("GatherElements", "axis=0", function(c, x, index)
   local dim = c:dim(c.axis, x)
   return x:gather(dim, c:positions(index, x:size(dim)))
-end, { any = true })
+end, { any = "moves" })
 
 rule("GatherND", "batch_dims=0", function(c, x, index)
   local b, q = c.batch_dims, index:dim()
@@ -53,7 +53,7 @@ rule("GatherND", "batch_dims=0", function(c, x, index)
   local at = c:positions(index, 0, true)
   if k == 1 then at = at:reshape(index:size()) end
   return x:gather_nd(dims, k == 1 and at:squeeze(-1) or at)
-end, { any = true })
+end, { any = "moves" })
 
 local reduces = { add = "sum", mul = "prod", max = "amax", min = "amin" }
 
@@ -112,7 +112,7 @@ rule("OneHot", "axis=-1", function(c, index, depth, values)
   for i = 1, x:dim() + 1 do shape[i] = i == dim and n or 1 end
   local hot = moth.arange(0, n, { dtype = moth.int64, device = x:device() }):reshape(shape):eq(x:unsqueeze(dim))
   return moth.where(hot, values:select(1, 2), values:select(1, 1))
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })
 
 rule("TopK", "axis=-1 largest=1 sorted=1 k", function(c, x, k)
   local dim = c:dim(c.axis, x)

@@ -125,7 +125,7 @@ end)
 rule("Where", function(_, condition, a, b)
   if not B.is_tensor(a) then return require("moth.onnx.import_text").where(condition, a, b) end
   return moth.where(condition, a, b)
-end, { any = true })
+end, { any = "moves" })
 
 -- ---- types ---------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ rule("Constant", "value value_float value_floats value_int value_ints value_stri
     local out = { kind = "strings", shape = { #(c.value_strings or {}) }, n = #(c.value_strings or {}) }
     for i, s in ipairs(c.value_strings or c:fail("it has no value")) do out[i] = s end
     return out
-  end, { any = true })
+  end, { any = "moves" })
 
 local MOST = 2 ^ 33 -- elements of a tensor that numbers of a file ask for
 
@@ -43,7 +43,7 @@ rule("ConstantOfShape", "value", function(c, shape)
     device = c.run.device })
   small.tag[out] = small.tag[c.value]
   return out
-end, { numbers = 1, makes = true, any = true })
+end, { numbers = 1, makes = true, any = "moves" })
 
 rule("EyeLike", "dtype k=0", function(c, x)
   local dtype = c.dtype and B.dtype(c:element(c.dtype)) or x:dtype()
@@ -89,7 +89,7 @@ rule("Reshape", "allowzero=0 shape consumed_inputs", function(c, x, shape)
   local out = {}
   for i, n in ipairs(size) do out[i] = n == 0 and c.allowzero == 0 and from[i] or n end
   return reshape(x, out)
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })
 
 rule("Flatten", "axis=1", function(c, x)
   local rows, columns = 1, 1
@@ -98,7 +98,7 @@ rule("Flatten", "axis=1", function(c, x)
     if i <= axis then rows = rows * n else columns = columns * n end
   end
   return x:reshape { rows, columns }
-end, { any = true })
+end, { any = "moves" })
 
 rule("Squeeze", "axes", function(c, x, axes)
   local list, gone, shape = c:ints(axes) or c.axes, {}, {}
@@ -112,7 +112,7 @@ rule("Squeeze", "axes", function(c, x, axes)
     if list and not gone[i] or not list and n ~= 1 then shape[#shape + 1] = n end
   end
   return reshape(x, shape)
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })
 
 rule("Unsqueeze", "axes", function(c, x, axes)
   local list, new, shape = c:ints(axes) or c.axes or {}, {}, {}
@@ -127,13 +127,13 @@ rule("Unsqueeze", "axes", function(c, x, axes)
     end
   end
   return reshape(x, shape)
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })
 
 rule("Transpose", "perm", function(c, x)
   local dims, n = {}, x:dim()
   for i = 1, n do dims[i] = c.perm and c.perm[i] and c.perm[i] + 1 or n + 1 - i end
   return n < 2 and x or x:permute(dims)
-end, { any = true })
+end, { any = "moves" })
 
 rule("Expand", function(c, x, shape)
   local size, from = c:list(shape), x:size()
@@ -144,7 +144,7 @@ rule("Expand", function(c, x, shape)
     out[i] = a == 1 and b or a
   end
   return x:expand(c:checked(out))
-end, { numbers = 2, makes = true, any = true })
+end, { numbers = 2, makes = true, any = "moves" })
 
 rule("Tile", "", function(c, x, repeats, axis)
   local list = c:list(repeats)
@@ -162,7 +162,7 @@ rule("Tile", "", function(c, x, repeats, axis)
   end
   c:checked(whole)
   return x:reshape(shape):expand(wide):reshape(whole)
-end, { numbers = 23, makes = true, any = true })
+end, { numbers = 23, makes = true, any = "moves" })
 
 -- ---- parts ---------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ rule("Concat", "axis=1", function(c, ...)
   if not B.is_tensor(first) then return require("moth.onnx.import_text").concat(c, c.axis, ...) end
   for i = 1, select("#", ...) do list[i] = (select(i, ...)) end
   return moth.cat(list, c:dim(c.axis, first))
-end, { any = true })
+end, { any = "moves" })
 
 rule("Split", "axis=0 split num_outputs", function(c, x, given)
   local dim, sizes = c:dim(c.axis, x), c:ints(given) or c.split
@@ -188,7 +188,7 @@ rule("Split", "axis=0 split num_outputs", function(c, x, given)
   end
   if at ~= n + 1 then c:fail("parts of %d in all, of a size of %d", at - 1, n) end
   return unpack(out)
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })
 
 rule("Slice", "axes starts ends", function(c, x, starts, ends, axes, steps)
   starts, ends = c:ints(starts or c.starts), c:ints(ends or c.ends)
@@ -208,7 +208,7 @@ rule("Slice", "axes starts ends", function(c, x, starts, ends, axes, steps)
       elseif start >= stop then
         x = x:narrow(dim, 1, 0)
       else
-        x = x:slice(dim, start + 1, stop, step)
+        x = x:slice(dim, start, stop, step)
       end
     else
       start, stop = math.max(-1, math.min(start, n - 1)), math.max(-1, math.min(stop, n - 1))
@@ -216,12 +216,12 @@ rule("Slice", "axes starts ends", function(c, x, starts, ends, axes, steps)
         x = x:narrow(dim, 1, 0)
       else -- from behind: of the part stop + 1 to start, turned round
         x = x:narrow(dim, stop + 2, start - stop):flip { dim }
-        if step < -1 then x = x:slice(dim, 1, start - stop, -step) end
+        if step < -1 then x = x:slice(dim, 0, start - stop, -step) end
       end
     end
   end
   return x
-end, { numbers = 2345, any = true })
+end, { numbers = 2345, any = "moves" })
 
 rule("Pad", "mode='constant' pads value=0 paddings", function(c, x, pads, value, axes)
   local list, n = c:ints(pads) or c.pads or c.paddings, x:dim()
@@ -290,7 +290,7 @@ rule("DepthToSpace", "blocksize mode='DCR'", function(c, x)
   local y = c.mode == "DCR" and x:reshape { n, b, b, deep, h, w }:permute { 1, 4, 5, 2, 6, 3 }
     or x:reshape { n, deep, b, b, h, w }:permute { 1, 2, 5, 3, 6, 4 }
   return y:reshape { n, deep, h * b, w * b }
-end, { any = true })
+end, { any = "moves" })
 
 rule("SpaceToDepth", "blocksize mode='DCR'", function(c, x)
   local n, channels, h, w = unpack(x:size())
@@ -298,7 +298,7 @@ rule("SpaceToDepth", "blocksize mode='DCR'", function(c, x)
   local y = x:reshape { n, channels, h / b, b, w / b, b }
   y = c.mode == "CRD" and y:permute { 1, 2, 4, 6, 3, 5 } or y:permute { 1, 4, 6, 2, 3, 5 }
   return y:reshape { n, channels * b * b, h / b, w / b }
-end, { any = true })
+end, { any = "moves" })
 
 rule("CenterCropPad", "axes", function(c, x, shape)
   local wanted = c:list(shape)
@@ -318,4 +318,4 @@ rule("CenterCropPad", "axes", function(c, x, shape)
     end
   end
   return x
-end, { numbers = 2, any = true })
+end, { numbers = 2, any = "moves" })

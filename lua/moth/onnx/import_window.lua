@@ -128,7 +128,7 @@ local function joined(x, w, join)
     local d, out = i + 2, nil
     for k = 0, w.kernel[i] - 1 do
       local first = k * w.dilations[i]
-      local part = x:slice(d, first + 1, first + (w.out[i] - 1) * w.strides[i] + 1, w.strides[i])
+      local part = x:slice(d, first, first + (w.out[i] - 1) * w.strides[i] + 1, w.strides[i])
       out = out and join(out, part) or part
     end
     x = out
@@ -158,7 +158,7 @@ local function max_with_places(c, x, w)
       for _, t in ipairs(list) do
         for k = 0, w.kernel[i] - 1 do
           local first = k * w.dilations[i]
-          out[#out + 1] = t:slice(i + 2, first + 1, first + (w.out[i] - 1) * w.strides[i] + 1, w.strides[i])
+          out[#out + 1] = t:slice(i + 2, first, first + (w.out[i] - 1) * w.strides[i] + 1, w.strides[i])
         end
       end
       return out

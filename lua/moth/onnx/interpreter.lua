@@ -278,7 +278,8 @@ local function tagged(args, n, first, ...)
 end
 
 local function call_rule(rule, c, args, n)
-  if rule.any then return tagged(args, n, rule.run(c, unpack(args, 1, n))) end
+  if rule.moves then return tagged(args, n, rule.run(c, unpack(args, 1, n))) end
+  if rule.any then return rule.run(c, unpack(args, 1, n)) end
   return widened(rule.run, c, args, n)
 end
 

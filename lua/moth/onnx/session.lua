@@ -7,6 +7,7 @@ local each = require "moth.each"
 local export = require "moth.export"
 local interpreter = require "moth.onnx.interpreter"
 local reader = require "moth.onnx.reader"
+local small = require "moth.onnx.small"
 local tree = require "moth.lang.tree"
 
 local M = {}
@@ -230,7 +231,7 @@ local function checked(input, v)
     check.fail("[onnx.InferenceSession.run] input %s: expected a tensor, got %s", input.name, class.name(v))
   end
   if not B.is_tensor(v) or not input.shape then return end
-  local kind = require("moth.onnx.small").kinds[input.dtype]
+  local kind = small.kinds[input.dtype]
   local dtype = kind and kind.dtype or input.dtype
   local fits = v:dtype().name == dtype and v:dim() == #input.shape
   for k, n in ipairs(input.shape) do
@@ -246,7 +247,7 @@ end
 local function signature_of(given, n)
   local parts = {}
   for i = 1, n do
-    if not B.is_tensor(given[i]) or require("moth.onnx.small").tag[given[i]] then return nil end
+    if not B.is_tensor(given[i]) or small.tag[given[i]] then return nil end
     parts[i] = table.concat(given[i]:size(), "x")
   end
   return table.concat(parts, " ")
@@ -291,6 +292,10 @@ function Session:run(names, inputs, ...)
     end
     checked(input, v)
     known[input.name], list[i] = true, input
+    if small.kinds[input.dtype] then
+      v = B.alias(v, false)
+      small.tag[v] = input.dtype
+    end
     given[i] = B.is_tensor(v) and self.device and B.ops.to(v, { device = self.device }) or inside(v)
   end
   for _, name in ipairs(tree.keys(inputs)) do
