@@ -7,7 +7,7 @@
 -- The second argument names the attributes that are understood, with their defaults; another attribute in a file is an
 -- error at load. c is the call: its attributes as fields, c.opset, and the methods below. Options: numbers: the inputs
 -- (a digit each) that are read as Lua numbers, shape values; makes: the size of the result depends on their values;
--- draws: it is random; any: inputs of all types are taken as they are (else moth's types without arithmetic, uint16,
+-- draws: it is random; index: from which result on they are positions; any: inputs of all types are taken as they are (else moth's types without arithmetic, uint16,
 -- uint32 and uint64, are computed in int64); any = "moves": elements are only moved; static: the result is known from the inputs' sizes alone; index: results
 -- are positions. domain: of the operator, else ONNX's own.
 local B = require "moth_lua"

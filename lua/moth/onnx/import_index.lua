@@ -120,7 +120,7 @@ rule("TopK", "axis=-1 largest=1 sorted=1 k", function(c, x, k)
   -- Of equal elements the first one counts.
   local sorted, at = x:sort(dim, c.largest == 1)
   return sorted:narrow(dim, 1, n), at:narrow(dim, 1, n) - 1
-end, { numbers = 2, index = true })
+end, { numbers = 2, index = 2 })
 
 rule("NonZero", function(_, x)
   return x:nonzero():transpose(1, 2) - 1

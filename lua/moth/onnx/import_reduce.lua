@@ -74,7 +74,7 @@ local function argument(name, method)
       return x:size(dim) - x:flip { dim }[method](x:flip { dim }, dim, c.keepdims ~= 0)
     end
     return x[method](x, dim, c.keepdims ~= 0) - 1
-  end, { index = true })
+  end, { index = 1 })
 end
 argument("ArgMax", "argmax")
 argument("ArgMin", "argmin")

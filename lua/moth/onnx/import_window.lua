@@ -182,7 +182,7 @@ rule("MaxPool", WINDOW .. "ceil_mode=0 storage_order=0", function(c, x)
   if plain then return B.ops[pools[w.n]](x, w.kernel, w.strides, w.before, w.dilations) end
   local low = x:is_floating_point() and -math.huge or lowest[x:dtype().name] or c:fail("of %s", x:dtype().name)
   return joined(padded(x, w, low, true), w, function(a, b) return moth.maximum(a, b) end)
-end, { index = true })
+end, { index = 2 })
 
 -- How many elements of each window count.
 local function counts(c, x, w)

@@ -256,7 +256,7 @@ local function widened(fn, c, args, n)
   end
   if not dtype then return fn(c, unpack(args, 1, n)) end
   local results = { fn(c, unpack(args, 1, n)) }
-  for i = 1, c.node.rule.index and 0 or #results do
+  for i = 1, c.node.rule.index and c.node.rule.index - 1 or #results do
     if B.is_tensor(results[i]) and results[i]:dtype() == moth.int64 then results[i] = results[i]:to(dtype) end
   end
   return unpack(results)
