@@ -311,7 +311,8 @@ parity: all
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
 	@if python3 -c "import onnxruntime" 2>/dev/null; then $(HERE) spec/parity/onnx_files.lua $(B)/parity_onnx && \
-	  python3 spec/parity/onnx_files.py $(B)/parity_onnx; else echo "onnx: not compared, onnxruntime is not there"; fi
+	  python3 spec/parity/onnx_files.py $(B)/parity_onnx && python3 spec/parity/onnx_cases.py $(B)/parity_cases && \
+	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_cases; else echo "onnx: not compared, onnxruntime is not there"; fi
 	@python3 spec/parity/schedules.py $(B)/parity_schedules.json && \
 	  $(HERE) spec/parity/schedules.lua $(B)/parity_schedules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json

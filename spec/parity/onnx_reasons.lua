@@ -1,3 +1,16 @@
--- Node cases of ONNX that do not pass, by patterns of their names (after "test_"), and why.
+-- Node cases of ONNX that do not pass, by patterns of their names (after "test_"), and why; true: on other processors
+-- some of them may pass.
 return {
+  { "bernoulli bernoulli_expanded bernoulli_double bernoulli_double_expanded bernoulli_seed bernoulli_seed_expanded",
+    "random numbers: the generator of the case is numpy's" },
+  { "training_dropout training_dropout_default training_dropout_mask training_dropout_default_mask",
+    "random numbers: the generator of the case is numpy's" },
+  { "image_decoder_.*", "images of several formats are not decoded within a model" },
+  { "regex_full_match_.*", "there are no regular expressions of RE2" },
+  { "ai_onnx_ml_tree_ensemble_.*", "trees are not there" },
+  { "attention_.*_bf16 attention_.*_bf16_expanded attention_4d_causal_fp16_expanded",
+    "rounding: sums of products are rounded once, from float32, the case rounds each; the last bit differs", true },
+  { "dft dft_axis dft_rfft dft_opset19 dft_axis_opset19 dft_rfft_opset19",
+    "rounding: transforms of float32 are computed in float32 (off by 2e-6 where it is 0; onnxruntime by 3e-4)",
+    true },
 }

@@ -94,7 +94,11 @@ static bool any_lazy(lua_State *L) {
   return false;
 }
 
+static _Thread_local bool is_aside; /* calls are not noted now: aside(true) */
+
 static bool is_open(lua_State *L, Gate gate) {
+  if (is_aside && !any_lazy(L))
+    return true;
   switch (gate) {
   case GATE_ALWAYS:
     return true;
@@ -388,7 +392,10 @@ static int c_resume(lua_State *L) {
  * not be used. */
 static int c_aside(lua_State *L) {
   moth_lua_sync(L);
-  lua_pushboolean(L, moth_segment_pass(lua_toboolean(L, 1)));
+  bool on = lua_toboolean(L, 1);
+  moth_segment_pass(on);
+  lua_pushboolean(L, is_aside);
+  is_aside = on;
   return 1;
 }
 

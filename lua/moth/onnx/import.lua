@@ -5,11 +5,18 @@
 --     rule("Reshape", "allowzero=0", function(c, x, shape) … c:ints(shape) … end, { numbers = 2 })
 --
 -- The second argument names the attributes that are understood, with their defaults; another attribute in a file is an
--- error at load. c is the call: its attributes as fields, c.opset, and the methods below. Options: numbers: the inputs
--- (a digit each) that are read as Lua numbers, shape values; makes: the size of the result depends on their values;
--- draws: it is random; index: from which result on they are positions; any: inputs of all types are taken as they are (else moth's types without arithmetic, uint16,
--- uint32 and uint64, are computed in int64); any = "moves": elements are only moved; static: the result is known from the inputs' sizes alone; index: results
--- are positions. domain: of the operator, else ONNX's own.
+-- error at load. c is the call: its attributes as fields, c.opset, c.device (of tensors that it makes), c.n and c.count
+-- (how many inputs and results), and the methods below. Options:
+--
+--     numbers   the inputs (a digit each) that are read as Lua numbers, shape values
+--     makes     the size of the result depends on the values of inputs
+--     static    the result is known from the sizes of the inputs alone
+--     draws     the result is random
+--     index     from which result on they are positions
+--     any       inputs of all types are taken as they are (else moth's types without arithmetic, uint16, uint32 and
+--               uint64, are computed in int64); any = "moves": elements are only moved
+--     control   it calls graphs
+--     domain    of the operator, else ONNX's own
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 
@@ -74,6 +81,17 @@ function Call:dim(axis, x)
   return axis < 0 and axis + n + 1 or axis + 1
 end
 
+--- fn(…) aside from a program that is recorded: of tensors that are known.
+function M.aside(fn, ...)
+  local was = B.compile.aside(true)
+  local results = { pcall(fn, ...) }
+  B.compile.aside(was)
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+local function elements(t) return B.ops.reshape(t, { -1 }):totable() end
+
 --- The elements of a tensor as a list of Lua numbers. While a program is recorded, only of tensors that the sizes of
 -- the inputs tell.
 function Call:list(t)
@@ -82,7 +100,7 @@ function Call:list(t)
       .. "without recording it")
   end
   if t:numel() == 0 then return {} end
-  local list = t:reshape({ -1 }):totable()
+  local list = M.aside(elements, t)
   if list[1] == true or list[1] == false then
     for i = 1, #list do list[i] = list[i] and 1 or 0 end
   end
@@ -106,14 +124,9 @@ end
 --- Whether the elements of a tensor may be asked for.
 function Call:known(t) return t ~= nil and (not self.run.recording or self.run.static[t] ~= nil) end
 
---- The device of tensors that a rule makes.
-function Call:device(x) return x:device() end
-
 --- The name of an element type.
 function Call:element(code)
-  local name = require("moth.onnx.reader").dtype_of(code)
-  if not name then self:fail("the element type %s is not known", tostring(code)) end
-  return name
+  return require("moth.onnx.reader").dtype_of(code) or self:fail("the element type %s is not known", tostring(code))
 end
 
 -- ---- helpers of several families -----------------------------------------------------------------
@@ -121,12 +134,15 @@ end
 --- Positions of ONNX (from 0, or below 0 from the end) as moth's, from 1. n: the size they are in. keep: -1 stays the
 -- last one, as gather_nd takes it.
 function Call:positions(index, n, keep)
-  if index:dtype().name ~= "int64" then index = index:to(B.dtype "int64") end
-  if self:known(index) then
-    local low = false
-    for _, v in ipairs(self:list(index)) do low = low or v < 0 end
-    if not low then return index + 1 end
+  if self.run.static[index] == "constant" then -- a tensor of the file: so is the result
+    local at = M.aside(function()
+      local wide = index:to(B.dtype "int64")
+      return wide + 1 + (n > 0 and wide:lt(0):to(B.dtype "int64") * n or wide:lt(0):to(B.dtype "int64") * -1)
+    end)
+    self.run.static[at] = "constant"
+    return self.run:operand(at, self.node.label)
   end
+  if index:dtype().name ~= "int64" then index = index:to(B.dtype "int64") end
   if keep then return index + index:ge(0):to(B.dtype "int64") end
   return index + 1 + index:lt(0):to(B.dtype "int64") * n
 end

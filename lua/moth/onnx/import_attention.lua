@@ -167,7 +167,8 @@ rule("CausalConvWithState", "activation='none'", function(c, x, weight, bias, pa
   shape[3] = k - 1
   local all = moth.cat({ past or moth.zeros(shape, { dtype = x:dtype(), device = x:device() }), x }, 3)
   local wide = x:dtype().itemsize < 4 and moth.float32 or x:dtype()
-  local y = B.ops.conv1d(all:to(wide), weight:to(wide), bias and bias:to(wide), { 1 }, { 0 }, { 1 }, shape[2]):to(x:dtype())
+  local y = B.ops.conv1d(all:to(wide), weight:to(wide), bias and bias:to(wide), { 1 }, { 0 }, { 1 }, shape[2])
+  y = y:to(x:dtype())
   if c.activation == "silu" or c.activation == "swish" then
     y = y:to(moth.float32)
     y = (y * y:sigmoid()):to(x:dtype())

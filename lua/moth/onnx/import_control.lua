@@ -133,7 +133,8 @@ rule("Loop", "body", function(c, most, condition, ...)
   return unpack(results, 1, n + #scans)
 end, CONTROL)
 
-rule("Scan", "body num_scan_inputs scan_input_axes scan_input_directions scan_output_axes scan_output_directions directions",
+rule("Scan", "body num_scan_inputs scan_input_axes scan_input_directions scan_output_axes scan_output_directions \z
+  directions",
   function(c, ...)
     local args, body, run = { ... }, c.body, c.run
     local offset = 0

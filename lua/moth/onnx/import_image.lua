@@ -173,7 +173,8 @@ end, { numbers = 2 })
 
 -- ---- sampling ------------------------------------------------------------------------------------
 
-local modes = { linear = "bilinear", bilinear = "bilinear", nearest = "nearest", cubic = "bicubic", bicubic = "bicubic" }
+local modes = { linear = "bilinear", bilinear = "bilinear", nearest = "nearest", cubic = "bicubic",
+  bicubic = "bicubic" }
 
 rule("GridSample", "align_corners=0 mode='linear' padding_mode='zeros'", function(c, x, grid)
   return F.grid_sample(x, grid, { mode = modes[c.mode] or c:fail("the mode '%s'", c.mode),
@@ -197,8 +198,8 @@ local function bilinear(list, size)
   return low, high, rest, inside
 end
 
-rule("RoiAlign", "coordinate_transformation_mode='half_pixel' mode='avg' output_height=1 output_width=1 sampling_ratio=0 \z
-  spatial_scale=1", function(c, x, rois, batches)
+rule("RoiAlign", "coordinate_transformation_mode='half_pixel' mode='avg' output_height=1 output_width=1 \z
+  sampling_ratio=0 spatial_scale=1", function(c, x, rois, batches)
   local boxes, batch, out = c:list(rois), c:list(batches), {}
   local offset = (c.opset >= 16 and c.coordinate_transformation_mode == "half_pixel") and 0.5 or 0
   local height, width, device = x:size(3), x:size(4), x:device()

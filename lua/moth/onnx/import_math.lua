@@ -214,7 +214,7 @@ rule("SwiGLU", "alpha=1", function(c, a, b) return a * (a * c.alpha):sigmoid() *
 
 local function random(name, fn)
   rule("Random" .. name, "dtype=1 shape seed mean=0 scale=1 low=0 high=1", function(c)
-    return fn(c, c.shape, B.dtype(c:element(c.dtype)), c.run.device)
+    return fn(c, c.shape, B.dtype(c:element(c.dtype)), c.device)
   end, { draws = true })
   rule("Random" .. name .. "Like", "dtype seed mean=0 scale=1 low=0 high=1", function(c, x)
     return fn(c, x:size(), c.dtype and B.dtype(c:element(c.dtype)) or x:dtype(), x:device())

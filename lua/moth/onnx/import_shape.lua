@@ -37,10 +37,10 @@ end
 
 rule("ConstantOfShape", "value", function(c, shape)
   local size = c:checked(c:list(shape))
-  if not c.value then return moth.zeros(size, { dtype = moth.float32, device = c.run.device }) end
+  if not c.value then return moth.zeros(size, { dtype = moth.float32, device = c.device }) end
   local v = c.value:reshape({ -1 }):totable()[1]
   local out = moth.full(size, v == true and 1 or v == false and 0 or v, { dtype = c.value:dtype(),
-    device = c.run.device })
+    device = c.device })
   small.tag[out] = small.tag[c.value]
   return out
 end, { numbers = 1, makes = true, any = "moves" })
@@ -58,8 +58,8 @@ rule("Range", function(c, start, limit, delta)
   if step == 0 then c:fail("the step is 0") end
   local n = math.max(math.ceil((to - from) / step), 0)
   if n ~= n or n > MOST then c:fail("a tensor of %g elements is too large", n) end
-  if n == 0 then return moth.zeros({ 0 }, { dtype = dtype, device = c.run.device }) end
-  return moth.arange(from, to, step, { dtype = dtype, device = c.run.device })
+  if n == 0 then return moth.zeros({ 0 }, { dtype = dtype, device = c.device }) end
+  return moth.arange(from, to, step, { dtype = dtype, device = c.device })
 end, { numbers = 123, makes = true, any = true })
 
 -- ---- sizes ---------------------------------------------------------------------------------------

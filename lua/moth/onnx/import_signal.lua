@@ -48,7 +48,7 @@ local function window(name, ...)
   rule(name .. "Window", "output_datatype=1 periodic=1", function(c, size)
     local n = c:number(size)
     local length = c.periodic == 1 and n or n - 1
-    local at = moth.arange(0, n, { dtype = moth.float64, device = c.run.device }) * (2 * math.pi / length)
+    local at = moth.arange(0, n, { dtype = moth.float64, device = c.device }) * (2 * math.pi / length)
     local y = 0
     for k, factor in ipairs(factors) do y = y + (at * (k - 1)):cos() * factor end
     return y:to(B.dtype(c:element(c.output_datatype)))

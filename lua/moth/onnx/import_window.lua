@@ -272,30 +272,31 @@ rule("Col2Im", "dilations pads strides", function(c, x, image, block)
   return y
 end, { numbers = 23 })
 
-rule("DeformConv", "dilations group=1 kernel_shape offset_group=1 pads strides", function(c, x, weight, offset, bias, mask)
-  if x:dim() ~= 4 then c:fail("of %d dimensions", x:dim()) end
-  local w = c:windows(x, weight_kernel(weight))
-  local groups, kh, kw = c.offset_group, w.kernel[1], w.kernel[2]
-  local n, channels, height, width = unpack(x:size())
-  local oh, ow = offset:size(3), offset:size(4)
-  local like = { dtype = x:dtype(), device = x:device() }
-  local images = x:reshape { n * groups, channels / groups, height, width }
-  local off = offset:reshape { n * groups, kh * kw, 2, oh, ow }
-  local rows = (moth.arange(0, oh, like) * w.strides[1] - w.before[1]):reshape { 1, oh, 1 }
-  local columns = (moth.arange(0, ow, like) * w.strides[2] - w.before[2]):reshape { 1, 1, ow }
-  local weights = mask and mask:reshape { n * groups, kh * kw, oh, ow }
-  local parts = {}
-  for k = 0, kh * kw - 1 do
-    local part = off:select(2, k + 1)
-    local y = part:select(2, 1) + rows + math.floor(k / kw) * w.dilations[1]
-    local at = part:select(2, 2) + columns + k % kw * w.dilations[2]
-    local grid = moth.stack({ at / math.max(width - 1, 1) * 2 - 1, y / math.max(height - 1, 1) * 2 - 1 }, 4)
-    local sample = moth.nn.functional.grid_sample(images, grid, { align_corners = true })
-    if weights then sample = sample * weights:select(2, k + 1):unsqueeze(2) end
-    parts[k + 1] = sample:reshape { n, channels, oh, ow }
-  end
-  local columns_of = moth.stack(parts, 3):reshape { n, c.group, channels / c.group * kh * kw, oh * ow }
-  local y = weight:reshape { 1, c.group, weight:size(1) / c.group, -1 }:matmul(columns_of)
-  y = y:reshape { n, weight:size(1), oh, ow }
-  return bias and y + bias:reshape { 1, -1, 1, 1 } or y
-end)
+rule("DeformConv", "dilations group=1 kernel_shape offset_group=1 pads strides",
+  function(c, x, weight, offset, bias, mask)
+    if x:dim() ~= 4 then c:fail("of %d dimensions", x:dim()) end
+    local w = c:windows(x, weight_kernel(weight))
+    local groups, kh, kw = c.offset_group, w.kernel[1], w.kernel[2]
+    local n, channels, height, width = unpack(x:size())
+    local oh, ow = offset:size(3), offset:size(4)
+    local like = { dtype = x:dtype(), device = x:device() }
+    local images = x:reshape { n * groups, channels / groups, height, width }
+    local off = offset:reshape { n * groups, kh * kw, 2, oh, ow }
+    local rows = (moth.arange(0, oh, like) * w.strides[1] - w.before[1]):reshape { 1, oh, 1 }
+    local columns = (moth.arange(0, ow, like) * w.strides[2] - w.before[2]):reshape { 1, 1, ow }
+    local weights = mask and mask:reshape { n * groups, kh * kw, oh, ow }
+    local parts = {}
+    for k = 0, kh * kw - 1 do
+      local part = off:select(2, k + 1)
+      local y = part:select(2, 1) + rows + math.floor(k / kw) * w.dilations[1]
+      local at = part:select(2, 2) + columns + k % kw * w.dilations[2]
+      local grid = moth.stack({ at / math.max(width - 1, 1) * 2 - 1, y / math.max(height - 1, 1) * 2 - 1 }, 4)
+      local sample = moth.nn.functional.grid_sample(images, grid, { align_corners = true })
+      if weights then sample = sample * weights:select(2, k + 1):unsqueeze(2) end
+      parts[k + 1] = sample:reshape { n, channels, oh, ow }
+    end
+    local columns_of = moth.stack(parts, 3):reshape { n, c.group, channels / c.group * kh * kw, oh * ow }
+    local y = weight:reshape { 1, c.group, weight:size(1) / c.group, -1 }:matmul(columns_of)
+    y = y:reshape { n, weight:size(1), oh, ow }
+    return bias and y + bias:reshape { 1, -1, 1, 1 } or y
+  end)

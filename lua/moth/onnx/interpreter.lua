@@ -12,7 +12,6 @@ local import = require "moth.onnx.import"
 local reader = require "moth.onnx.reader"
 local small = require "moth.onnx.small"
 local each = require "moth.each"
-local C = B.compile
 
 local M = {}
 
@@ -206,13 +205,7 @@ function M.run(o)
     made = setmetatable({}, weak), moved = o.moved or setmetatable({}, weak) }, Run)
 end
 
-local function aside(fn, ...)
-  local was = C.aside(true)
-  local results = { pcall(fn, ...) }
-  C.aside(was)
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
-end
+local aside = import.aside
 
 local MANY = 256 -- elements of a sized tensor that are made one by one
 
@@ -320,13 +313,14 @@ function Run:call(node, env)
   local how = not rule.draws and (rule.static and (self.sized and "sized" or "constant") or self:static_of(args, n))
   local from = rule.static and self:static_of(args, n)
   if from then how = from end
-  if how and not (rule.makes and how == "sized" and self.recording) then
+  if how and not (rule.makes and how == "sized" and self.recording) then -- on the CPU
     local results = { aside(call_rule, rule, c, args, n) }
     for i = 1, #node.outputs do
       if B.is_tensor(results[i]) then self.static[results[i]] = how end
     end
     return unpack(results, 1, #node.outputs)
   end
+  c.device = self.device
   for i = 1, n do
     if not rule.numbers[i] then args[i] = self:operand(args[i], node.label) end
   end
@@ -391,6 +385,4 @@ function Run:graph(graph, inputs, outer, n)
   return unpack(results, 1, #graph.outputs)
 end
 
-M.Run = Run
-M.aside = aside
 return M

@@ -18,7 +18,8 @@ local Entry = { [1] = { "key", "string" }, [2] = { "value", "string" } }
 local Tensor = { [1] = { "dims", "int", true }, [2] = { "data_type", "int" }, [3] = { "segment", "bytes" },
   [4] = { "float_data", "packed", true }, [5] = { "int32_data", "packed", true }, [6] = { "strings", "string", true },
   [7] = { "int64_data", "packed", true }, [8] = { "name", "string" }, [9] = { "raw", "bytes" },
-  [10] = { "double_data", "packed", true }, [11] = { "uint64_data", "packed", true }, [13] = { "external", Entry, true },
+  [10] = { "double_data", "packed", true }, [11] = { "uint64_data", "packed", true },
+  [13] = { "external", Entry, true },
   [14] = { "location", "int" } }
 local Sparse = { [1] = { "values", Tensor }, [2] = { "indices", Tensor }, [3] = { "dims", "int", true } }
 local Dim = { [1] = { "value", "int" }, [2] = { "param", "string" } }
@@ -213,10 +214,9 @@ function M.sparse(c, s)
   if n > 2 ^ 28 then c:fail("a sparse tensor of %g elements is too large", n) end
   local values, dtype = M.tensor(c, s.values)
   local indices = M.tensor(c, s.indices)
-  if not B.is_tensor(values) or not B.is_tensor(indices) or indices:dtype().name ~= "int64" or values:dim() ~= 1
-      or indices:size(1) ~= values:numel() or indices:dim() > 2 or indices:dim() == 2 and indices:size(2) ~= #s.dims then
-    c:fail("a sparse tensor is damaged")
-  end
+  local fits = B.is_tensor(values) and B.is_tensor(indices) and indices:dtype().name == "int64" and values:dim() == 1
+    and (indices:dim() == 1 or indices:dim() == 2 and indices:size(2) == #s.dims)
+  if not fits or indices:size(1) ~= values:numel() then c:fail("a sparse tensor is damaged") end
   local at = pointer(indices, "int64_t *")
   for i = 0, values:numel() - 1 do
     local flat = 0

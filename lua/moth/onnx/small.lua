@@ -109,8 +109,9 @@ function M.round(kind, x, saturate, how)
   local beyond = (kind.finite or saturate) and kind.most or kind.inf and math.huge or 0 / 0
   out = B.ops.where(over, beyond, out)
   out = B.ops.where(positive, out, B.ops.where(size:eq(0), 0.0, beyond))
-  out = B.ops.where(wide:isnan(), kind.finite and kind.most or 0 / 0, out)
+  out = B.ops.where(wide:isnan(), kind.finite and 0.0 or 0 / 0, out)
   local negative = wide:signbit()
+  if kind.finite then negative = negative:logical_xor(wide:isnan()) end -- a NaN is 0, of the other sign
   if kind.uz then negative = negative:logical_and(out:ne(0)) end
   return B.ops.where(negative:logical_and(out:isnan():logical_not()), -out, out):to(B.dtype "float32")
 end
