@@ -126,7 +126,9 @@ return {
   zeros_like = "full(0, out.shape)", ones_like = "full(1, out.shape)", full_like = "full(value, out.shape)",
   -- by index
   embedding = "Gather(weight, index, { axis = 0 })", index_select = "Gather(self, index, { axis = dim })",
-  gather = "GatherElements(self, index, { axis = dim })",
+  gather = "GatherElements(self, index, { axis = dim })", gather_nd = "picked(self, dims, index)",
+  im2col = "columns(self, kernel_size, dilation, padding, stride)",
+  col2im = "image(self, output_size, kernel_size, dilation, padding, stride)",
   scatter = "ScatterElements(self, index, spread(src, index), { axis = dim })",
   scatter_add = "ScatterElements(self, index, src, { axis = dim, reduction = 'add' })",
   one_hot = "OneHot(self, num(num_classes, 'int64'), constant({ 0, 1 }, out.dtype), { axis = -1 })",

@@ -38,7 +38,9 @@ local function resolve(v, env)
   if kind == "size" then return sizes.evaluate(v, env.dims) end
   if kind == "device" then return env.device or v.name end
   if kind == "program" then
-    return function(...) return v.program:run(env.state, env.dims, { n = select("#", ...), ... }, env.device) end
+    return function(...)
+      return v.program:run(env.state, env.dims, { n = select("#", ...), ... }, env.device, env.decompose)
+    end
   end
   local list = {}
   for i = 1, v.n do list[i] = resolve(v[i], env) end

@@ -54,12 +54,14 @@ local function is_integer(v) return v == math.floor(v) and math.abs(v) < 2 ^ 53 
 local floats = { alpha = true, beta = true, epsilon = true, gamma = true, cubic_coeff_a = true,
   extrapolation_value = true }
 
---- An attribute: a number, boolean, string, list of numbers, tensor.
+--- An attribute: a number, boolean, string, list of numbers or strings, tensor, graph.
 function M.attribute(name, v)
   local a = M.new():string(1, name)
   local kind = type(v)
   if kind == "boolean" then v, kind = v and 1 or 0, "number" end
-  if B.is_tensor(v) then
+  if getmetatable(v) == Message then -- a graph
+    a:add(6, v):int(20, 5)
+  elseif B.is_tensor(v) then
     a:add(5, M.tensor(nil, v)):int(20, 4)
   elseif kind == "string" then
     a:string(4, v):int(20, 3)
@@ -118,6 +120,25 @@ ffi.cdef [[
 typedef struct moth_onnx_file moth_onnx_file;
 size_t fwrite(const void *bytes, size_t size, size_t n, void *file);
 ]]
+
+--- A graph of lists of messages. initializers: { { name, tensor }, … }.
+function M.graph(name, nodes, inputs, outputs, initializers)
+  local m = M.new()
+  for _, node in ipairs(nodes) do m:add(1, node) end
+  m:string(2, name)
+  for _, pair in ipairs(initializers or {}) do m:add(5, M.tensor(pair[1], pair[2])) end
+  for _, v in ipairs(inputs) do m:add(11, v) end
+  for _, v in ipairs(outputs) do m:add(12, v) end
+  return m
+end
+
+--- A model of a graph; metadata: { { key, value }, … }.
+function M.model(graph, opset, metadata)
+  local m = M.new():int(1, 8):string(2, "moth"):string(3, B.version_string):add(7, graph)
+  m:add(8, M.new():string(1, ""):int(2, opset))
+  for _, pair in ipairs(metadata or {}) do m:add(14, M.new():string(1, pair[1]):string(2, pair[2])) end
+  return m
+end
 
 --- Writes a message to a file; the path is replaced when all is written.
 function M.write(message, path)

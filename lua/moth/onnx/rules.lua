@@ -206,6 +206,45 @@ function M.environment(writer, node, values)
     return pool(x, { kernel_shape = kernel, strides = kernel })
   end
 
+  -- Each place of the kernel is a slice; (N, C * places, blocks).
+  function env.columns(x, kernel, dilation, padding, stride)
+    local first = x.ndim == 3 and make("Unsqueeze", x, env.ints { 0 }) or x
+    local at = x.ndim - 2
+    local function pair(list) return list[1], list[2] or list[1] end
+    local kh, kw = pair(kernel)
+    local dh, dw = pair(dilation)
+    local ph, pw = pair(padding)
+    local sh, sw = pair(stride)
+    local h, w, c = x.shape[at + 1], x.shape[at + 2], x.shape[at]
+    if type(h) ~= "number" or type(w) ~= "number" or type(c) ~= "number" then
+      env.refuse("windows of an image whose size changes")
+    end
+    local rows = math.floor((h + 2 * ph - dh * (kh - 1) - 1) / sh) + 1
+    local columns = math.floor((w + 2 * pw - dw * (kw - 1) - 1) / sw) + 1
+    local padded = make("Pad", first, env.ints { 0, 0, ph, pw, 0, 0, ph, pw }, constant(0, x.dtype))
+    local parts = {}
+    for i = 0, kh - 1 do
+      for k = 0, kw - 1 do
+        local part = make("Slice", padded, env.ints { i * dh, k * dw }, env.ints { i * dh + (rows - 1) * sh + 1,
+          k * dw + (columns - 1) * sw + 1 }, env.ints { 2, 3 }, env.ints { sh, sw })
+        parts[#parts + 1] = make("Unsqueeze", part, env.ints { 2 })
+      end
+    end
+    local joined = make("Concat", parts, { axis = 2 })
+    return make("Reshape", joined, x.ndim == 3 and env.ints { c * kh * kw, rows * columns }
+      or env.ints { 0, c * kh * kw, rows * columns })
+  end
+
+  -- The inverse: ONNX's Col2Im, opset 18.
+  function env.image(x, size, kernel, dilation, padding, stride)
+    if writer.opset < 18 then env.refuse("it needs opset_version = 18") end
+    local function pair(list) return { list[1], list[2] or list[1] } end
+    local first = x.ndim == 2 and make("Unsqueeze", x, env.ints { 0 }) or x
+    local made = make("Col2Im", first, env.ints(pair(size)), env.ints(pair(kernel)), { dilations = pair(dilation),
+      pads = twice(pair(padding)), strides = pair(stride) })
+    return x.ndim == 2 and make("Squeeze", made, env.ints { 0 }) or made
+  end
+
   -- ---- formulas of several nodes -------------------------------------------------------------------
 
   function env.sub_floor(a, b) return make("Sub", a, make("Mul", make("Floor", make("Div", a, b)), b)) end
@@ -226,6 +265,16 @@ function M.environment(writer, node, values)
       return env.ints(out)
     end
     return make("Slice", x, list(-1), list(-2 ^ 53), env.ints(dims), list(-1))
+  end
+  -- gather_nd: -1 is the last position, which 1 has been taken away from.
+  function env.picked(x, dims, index)
+    local zero = constant(0, index.dtype)
+    local at = make("Where", make("Less", index, zero), make("Add", index, constant(1, index.dtype)), index)
+    if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
+    for i, d in ipairs(dims) do
+      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
+    end
+    return make("GatherND", x, at)
   end
   function env.spread(v, like)
     if is_value(v) then return v end

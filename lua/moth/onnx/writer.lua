@@ -220,6 +220,32 @@ function Writer:shifted(v, index)
   return self.moved[key]
 end
 
+-- ---- messages ------------------------------------------------------------------------------------
+
+local function messages_of(nodes)
+  local list = {}
+  for i, node in ipairs(nodes) do
+    list[i] = messages.node(node.op, node.inputs, node.outputs, node.attributes, ("%s_%d"):format(node.op, i), node.place)
+  end
+  return list
+end
+
+-- A shape as the file shows it: sums of sizes by a name, what cannot be said left open.
+local function shown(shape)
+  local out = {}
+  for k, n in ipairs(shape) do
+    out[k] = n
+    if type(n) == "table" then out[k] = n.div == nil and n.of == nil and sizes.text(n):gsub("%W", "_") or "?" end
+  end
+  return out
+end
+
+local function open(shape)
+  local out = {}
+  for k in ipairs(shape) do out[k] = "?" end
+  return out
+end
+
 -- ---- calls ---------------------------------------------------------------------------------------
 
 -- The arguments of a call by name, as its rule sees them.
@@ -238,7 +264,6 @@ function Writer:arguments(node, record)
       for i = 1, v.n do list[i] = convert(v[i], a) end
       return list
     end
-    if v.kind == "program" then refuse("%s (%s) is not written to ONNX", node.op, node.at) end
     return v.name
   end
   for i, a in ipairs(record.visible) do
@@ -280,10 +305,96 @@ function Writer:state(name)
   return v
 end
 
+-- ---- branches and loops --------------------------------------------------------------------------
+
+-- The nodes of a program that another one calls, for these values: they go to the list `nodes`. Returns its results.
+function Writer:inlined(program, given, nodes)
+  local own = setmetatable({ program = program, nodes = nodes, root = {}, values = setmetatable({},
+    { __index = self.values }), dims = setmetatable({}, { __index = self.dims }), moved = setmetatable({},
+    { __index = self.moved }) }, { __index = self })
+  for i, input in ipairs(program.inputs) do own.values[input.name] = given[i] end
+  for i, node in ipairs(program.nodes) do own:call(node, i) end
+  local results = {}
+  for i, name in ipairs(program.outputs) do
+    results[i] = own:shifted(own.values[name] or own:state(name), false)
+  end
+  return results, own
+end
+
+-- Makes values the results of a graph: each has a node of its own there. Returns what stands for them.
+local function ended(self, nodes, results)
+  local out = {}
+  for i, v in ipairs(results) do
+    local name = self:fresh "result"
+    nodes[#nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { name }, attributes = {}, place = "" }
+    out[i] = messages.value(name, v.dtype, v.shape and open(v.shape))
+  end
+  return out
+end
+
+local function truth(self, v)
+  local flag = v
+  if v.dtype ~= "bool" then
+    flag = rules.value(self:node("Cast", { v.name }, 1, { to = messages.code "bool" }, "")[1], "bool", v.shape)
+  end
+  local none = self:tensor(B.ops.zeros({ 0 }, { dtype = "int64" }))
+  return rules.value(self:node("Reshape", { flag.name, none.name }, 1, {}, "")[1], "bool", {})
+end
+
+local controls = {}
+
+function controls.cond(self, node, given)
+  local branches = {}
+  for k = 2, 3 do
+    local nodes = {}
+    local results = self:inlined(node.args[k].program, given[4], nodes)
+    local outs = ended(self, nodes, results)
+    branches[k] = messages.graph("branch", messages_of(nodes), {}, outs)
+  end
+  return self:node("If", { truth(self, given[1]).name }, #node.out, { then_branch = branches[2],
+    else_branch = branches[3] }, node.at)
+end
+
+function controls.while_loop(self, node, given)
+  local test, body = node.args[1].program, node.args[2].program
+  local start, names = {}, { "", truth(self, self:inlined(test, given[3], self.nodes)[1]).name }
+  local inputs = { messages.value(self:fresh "step", "int64", {}), messages.value(self:fresh "going", "bool", {}) }
+  for i, v in ipairs(given[3]) do
+    names[#names + 1] = v.name
+    start[i] = rules.value(self:fresh "state", v.dtype, v.shape)
+    inputs[#inputs + 1] = messages.value(start[i].name, v.dtype, open(v.shape))
+  end
+  local nodes = {}
+  local results, own = self:inlined(body, start, nodes)
+  local going = own:inlined(test, results, nodes)[1]
+  table.insert(results, 1, truth(own, going))
+  local outs = ended(self, nodes, results)
+  return self:node("Loop", names, #node.out, { body = messages.graph("body", messages_of(nodes), inputs, outs) }, node.at)
+end
+
+function Writer:control(node)
+  local given = {}
+  local function value(v)
+    return self:shifted(self.values[v.name] or self:state(v.name), false)
+  end
+  for i = 1, node.args.n do
+    local v = node.args[i]
+    if v.kind == "list" then
+      given[i] = {}
+      for k = 1, v.n do given[i][k] = value(v[k]) end
+    elseif v.kind ~= "program" then
+      given[i] = value(v)
+    end
+  end
+  local made = controls[node.op](self, node, given)
+  for i, meta in ipairs(node.metas) do self.values[node.out[i]] = rules.value(made[i], meta.dtype, meta.shape) end
+end
+
 function Writer:call(node, at)
+  if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
+  if controls[node.op] then return self:control(node) end
   local record = self.records[functional(node.op)]
   local rule = assert(loadstring("return " .. record.onnx))
-  if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
   setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
   local results = { rule() }
   for i, meta in ipairs(node.metas) do
@@ -345,8 +456,7 @@ local function decomposed(ep)
   for _ = 1, 8 do
     local missing = {}
     for node in ep.program:calls() do
-      if programs.controls[node.op] then refuse("%s (%s) is not written to ONNX", node.op, node.at) end
-      if not M.has_rule(node.op) then
+      if not programs.controls[node.op] and not M.has_rule(node.op) then
         local r = self_made[functional(node.op)]
         if not (r and (r.expr or r.decompose)) then
           refuse("there is no rule for %s (%s), and it is not made of other ops", node.op, node.at)
@@ -385,42 +495,27 @@ function M.model(ep, o)
     end
   end
   for i, node in ipairs(program.nodes) do self:call(node, i) end
-  local graph, outputs, indices = messages.new(), {}, {}
+  local outputs, indices, inputs = {}, {}, {}
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
     if o.index_base == 1 then v = self:shifted(v, false) end
     local wanted = self:fresh(o.output_names and o.output_names[i] or i == 1 and "output" or "output_" .. i)
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
-    outputs[i] = { wanted, v }
+    outputs[i] = messages.value(wanted, v.dtype, shown(v.shape))
     if self.index[v.name] then indices[#indices + 1] = wanted end
   end
-  for _, input in ipairs(self.inputs) do
+  for i, input in ipairs(self.inputs) do
+    inputs[i] = messages.value(input.name, input.dtype, input.shape)
     if self.index[input.name] then indices[#indices + 1] = input.name end
   end
-  for i, node in ipairs(self.nodes) do
-    graph:add(1, messages.node(node.op, node.inputs, node.outputs, node.attributes, ("%s_%d"):format(node.op, i),
-      node.place))
-  end
-  graph:string(2, "moth")
-  for _, pair in ipairs(self.initializers) do graph:add(5, messages.tensor(pair[1], pair[2])) end
-  for _, input in ipairs(self.inputs) do graph:add(11, messages.value(input.name, input.dtype, input.shape)) end
-  for _, pair in ipairs(outputs) do
-    local shape = {}
-    for k, n in ipairs(pair[2].shape) do
-      shape[k] = type(n) == "table" and (n.div == nil and n.of == nil and sizes.text(n):gsub("%W", "_")) or n
-      if type(shape[k]) == "boolean" or type(n) == "table" and n.div then shape[k] = "?" end
-    end
-    graph:add(12, messages.value(pair[1], pair[2].dtype, shape))
-  end
-  local model = messages.new():int(1, 8):string(2, "moth"):string(3, B.version_string):add(7, graph)
-  model:add(8, messages.new():string(1, ""):int(2, self.opset))
-  model:add(14, messages.new():string(1, "moth.index_base"):string(2, ("%d"):format(o.index_base)))
+  local metadata = { { "moth.index_base", ("%d"):format(o.index_base) } }
   if #indices > 0 then
     table.sort(indices)
-    model:add(14, messages.new():string(1, "moth.indices"):string(2, table.concat(indices, " ")))
+    metadata[2] = { "moth.indices", table.concat(indices, " ") }
   end
-  return model
+  local graph = messages.graph("moth", messages_of(self.nodes), inputs, outputs, self.initializers)
+  return messages.model(graph, self.opset, metadata)
 end
 
 return M
