@@ -1,0 +1,189 @@
+-- moth.onnx.load and moth.onnx.InferenceSession. That all operators compute what ONNX says is compared by `make parity`
+-- with ONNX's own node cases (spec/parity/onnx_cases.lua).
+local moth = require "moth"
+local nn = moth.nn
+local messages = require "moth.onnx.messages"
+local path = os.tmpname()
+
+-- Writes a model: nodes { op, inputs, outputs, attributes }, values { name, dtype, shape }, constants { name, tensor }.
+local function graph(nodes, inputs, outputs, constants)
+  local list, ins, outs = {}, {}, {}
+  for i, n in ipairs(nodes) do list[i] = messages.node(n[1], n[2], n[3], n[4] or {}, n[1] .. "_" .. i, "") end
+  for i, v in ipairs(inputs) do ins[i] = messages.value(v[1], v[2], v[3]) end
+  for i, v in ipairs(outputs) do outs[i] = messages.value(v[1], v[2], v[3]) end
+  return messages.graph("g", list, ins, outs, constants)
+end
+local function write(opset, ...)
+  messages.write(messages.model(graph(...), opset), path)
+  return path
+end
+local function int64(list) return moth.tensor(list, { dtype = moth.int64 }) end
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(pattern), message)
+end
+
+local function close(a, b, by)
+  assert.same(b:size(), a:size())
+  assert.is_true((a - b):abs():max():item() <= (by or 1e-6))
+end
+
+describe("moth.onnx", function()
+  teardown(function() os.remove(path) end)
+
+  it("a CNN that was exported gives the same by its own session, loaded, compiled and saved #M424", function()
+    local net = nn.Sequential(nn.Conv2d(3, 4, 3, { stride = 4 }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(4),
+      nn.Flatten(), nn.Linear(4 * 14 * 14, 10)):eval()
+    local x = moth.randn(1, 3, 224, 224)
+    local want = moth.no_grad(net, x)
+    moth.onnx.export(net, x, path, { input_names = { "x" }, output_names = { "y" },
+      dynamic_axes = { x = { [1] = "batch" } } })
+    local session = moth.onnx.InferenceSession(path)
+    for _ = 1, 3 do close(session:run(nil, { x = x })[1], want) end -- the first as it comes, then the program
+    assert.same({ name = "x", type = "tensor(float)", dtype = "float32", shape = { "batch", 3, 224, 224 } },
+      session:get_inputs()[1])
+    assert.same({ "batch", 10 }, session:get_outputs()[1].shape)
+    local ep = moth.onnx.load(path)
+    close(ep(x), want)
+    assert.same({ 3, 10 }, ep(moth.randn(3, 3, 224, 224)):size())
+    assert.equal("0.bias", ep.signature.parameters[1])
+    close(ep:compile()(x), want)
+    moth.export.save(ep, path)
+    close(moth.export.load(path)(x), want)
+  end)
+
+  it("shapes and their arithmetic become numbers, and formulas of a program #quick", function()
+    -- reshape(x, [shape(x)[0] * 2, -1]) and the size as a float
+    local nodes = { { "Shape", { "x" }, { "s" } }, { "Gather", { "s", "zero" }, { "n" } },
+      { "Mul", { "n", "two" }, { "n2" } }, { "Concat", { "n2", "open" }, { "shape" }, { { "axis", 0 } } },
+      { "Reshape", { "x", "shape" }, { "y" } }, { "Cast", { "n" }, { "f" }, { { "to", 1 } } },
+      { "Mul", { "y", "f" }, { "z" } }, { "Range", { "from", "end", "two_" }, { "r" } },
+      { "Squeeze", { "n2" }, { "end" } } }
+    table.insert(nodes, 8, table.remove(nodes))
+    write(17, nodes, { { "x", "float32", { "n", 4 } } }, { { "z", "float32", {} }, { "r", "int64", {} } },
+      { { "zero", int64 { 0 } }, { "two", int64 { 2 } }, { "open", int64 { -1 } }, { "from", int64(0) },
+        { "two_", int64(2) } })
+    local session, ep = moth.onnx.InferenceSession(path), moth.onnx.load(path)
+    for _, n in ipairs { 1, 3, 3, 6 } do
+      local x = moth.randn(n, 4)
+      for _, results in ipairs { session:run({ "z", "r" }, { x = x }), { ep(x) } } do
+        close(results[1], x:reshape { 2 * n, 2 } * n)
+        assert.same((moth.arange(0, 2 * n, 2)):totable(), results[2]:totable())
+      end
+    end
+    for node in ep.program:calls() do assert.is_nil(node.op:find("gather")) end
+    fails("no dimension 'm'", moth.onnx.load, path, { dims = { m = 3 } })
+    assert.same({ 3, 4 }, moth.onnx.load(path, { dims = { n = 3 } }).program.inputs[1].shape)
+  end)
+
+  it("branches and loops on elements: by values, and as cond and while_loop of a program #quick", function()
+    local function value(name) return { name, "float32", { 2 } } end
+    local plus = graph({ { "Add", { "x", "w" }, { "p" } } }, {}, { value "p" })
+    local minus = graph({ { "Neg", { "x" }, { "m" } } }, {}, { value "m" })
+    local body = graph({ { "Mul", { "state", "two" }, { "new" } }, { "ReduceSum", { "new" }, { "s" },
+      { { "keepdims", 0 } } }, { "Less", { "s", "limit" }, { "more" } } },
+      { { "i", "int64", {} }, { "go", "bool", {} }, value "state" }, { { "more", "bool", {} }, value "new" })
+    write(17, { { "ReduceSum", { "x" }, { "sum" }, { { "keepdims", 0 } } }, { "Greater", { "sum", "nought" }, { "c" } },
+      { "If", { "c" }, { "y" }, { { "then_branch", plus }, { "else_branch", minus } } },
+      { "Loop", { "", "yes", "y" }, { "z" }, { { "body", body } } } }, { value "x" }, { value "z" },
+      { { "w", moth.tensor { 1, 2 } }, { "nought", moth.tensor(0.) }, { "two", moth.tensor(2.) },
+        { "limit", moth.tensor(100.) }, { "yes", moth.tensor(true) } })
+    local session, ep = moth.onnx.InferenceSession(path), moth.onnx.load(path)
+    for _, x in ipairs { moth.tensor { 1, 1 }, moth.tensor { -4, -1 } } do
+      local z = x:sum():item() > 0 and x + moth.tensor { 1, 2 } or -x
+      repeat z = z * 2 until z:sum():item() >= 100
+      for _ = 1, 2 do assert.is_true(moth.equal(session:run(nil, { x = x })[1], z)) end
+      assert.is_true(moth.equal(ep(x), z))
+    end
+    assert.truthy(tostring(ep):find("while_loop"))
+    moth.onnx.export(ep, nil, path) -- and back
+    local again = moth.onnx.InferenceSession(path)
+    assert.is_true(moth.equal(again:run(nil, { x = moth.tensor { -4, -1 } })[1], ep(moth.tensor { -4, -1 })))
+  end)
+
+  it("a model whose sizes depend on elements runs, but is no program", function()
+    write(17, { { "NonZero", { "x" }, { "y" } } }, { { "x", "float32", { "n" } } }, { { "y", "int64", {} } })
+    local session = moth.onnx.InferenceSession(path)
+    for _ = 1, 3 do assert.same({ { 1, 2 } }, session:run(nil, { x = moth.tensor { 0, 3, 4 } })[1]:totable()) end
+    fails("nonzero", moth.onnx.load, path)
+  end)
+
+  it("what is not known is an error before anything runs, with the node and the operator #quick", function()
+    local x = { { "x", "float32", { 2 } } }
+    local y = { { "y", "float32", { 2 } } }
+    write(17, { { "Frobnicate", { "x" }, { "y" } } }, x, y)
+    fails("node 'Frobnicate_1': the operator Frobnicate is not known", moth.onnx.InferenceSession, path)
+    fails("[onnx.load].*not known", moth.onnx.load, path)
+    write(17, { { "Relu", { "x" }, { "y" }, { { "speed", 3 } } } }, x, y)
+    fails("the operator Relu has no attribute 'speed'", moth.onnx.InferenceSession, path)
+    write(17, { { "Relu", { "nothing" }, { "y" } } }, x, y)
+    fails("'nothing' is used, but nothing makes it", moth.onnx.InferenceSession, path)
+    write(17, { { "Reshape", { "x", "s" }, { "y" } } }, x, y, { { "s", int64 { 3 } } })
+    fails("node 'Reshape_1' %(Reshape%)", function() moth.onnx.InferenceSession(path):run(nil, { x = moth.ones(2) }) end)
+    write(17, { { "Relu", { "x" }, { "y" } } }, x, y)
+    local session = moth.onnx.InferenceSession(path)
+    fails("the input x is missing", session.run, session, nil, {})
+    fails("there is no input 'z'", session.run, session, nil, { x = moth.ones(2), z = moth.ones(2) })
+    fails("expected float32 %[2%], got float32 %[3%]", session.run, session, nil, { x = moth.ones(3) })
+    fails("expected float32 %[2%], got int64 %[2%]", session.run, session, nil, { x = int64 { 1, 2 } })
+    fails("there is no result 'w'", session.run, session, { "w" }, { x = moth.ones(2) })
+    fails("unknown option 'speed'", moth.onnx.InferenceSession, path, { speed = 1 })
+    fails("No such file", moth.onnx.InferenceSession, "/no/such.onnx")
+  end)
+
+  it("tensors of all types, as bytes and as numbers; in a file beside the model, whose name may not lead away #quick",
+    function()
+      local types = { "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32",
+        "int64", "uint64", "bool" }
+      local nodes, outs, constants = {}, {}, {}
+      for i, dtype in ipairs(types) do
+        constants[i] = { "c" .. i, moth.tensor({ 0, 1, 7 }):to(dtype) }
+        nodes[i], outs[i] = { "Identity", { "c" .. i }, { "y" .. i } }, { "y" .. i, dtype, { 3 } }
+      end
+      write(17, nodes, {}, outs, constants)
+      for i, t in ipairs(moth.onnx.InferenceSession(path):run(nil, {})) do
+        assert.is_true(moth.equal(t, constants[i][2]), types[i])
+      end
+      local folder, file = path:match("^(.*/)([^/]*)$")
+      local data = assert(io.open(folder .. file .. ".data", "wb"))
+      data:write("\0\0\0\0\0\0\128\63\0\0\0\64")
+      data:close()
+      local function external(location, offset)
+        local m = graph({ { "Identity", { "w" }, { "y" } } }, {}, { { "y", "float32", { 2 } } })
+        m:add(5, messages.tensor("w", moth.ones(2), { location = location, offset = offset }))
+        messages.write(messages.model(m, 17), path)
+        return moth.onnx.InferenceSession(path):run(nil, {})[1]
+      end
+      assert.same({ 1, 2 }, external(file .. ".data", 4):totable())
+      fails("does not fit", external, file .. ".data", 8)
+      fails("only files beside the model", external, "../" .. file .. ".data", 4)
+      fails("only files beside the model", external, "/etc/passwd", 0)
+      os.remove(folder .. file .. ".data")
+    end)
+
+  it("a damaged file is an error, whatever its bytes are", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)):eval()
+    moth.onnx.export(net, moth.randn(1, 3), path)
+    local f = io.open(path, "rb")
+    local text = f:read("*a")
+    f:close()
+    math.randomseed(7)
+    local errors = 0
+    for i = 1, 600 do
+      local damaged, at = text, math.random(#text)
+      if i % 3 == 0 then damaged = text:sub(1, at)
+      elseif i % 3 == 1 then damaged = text:sub(1, at - 1) .. string.char(math.random(0, 255)) .. text:sub(at + 1)
+      else damaged = text:sub(1, at - 1) .. "\255\255\255\255\127" .. text:sub(at + 1) -- a length beyond the end
+      end
+      f = io.open(path, "wb")
+      f:write(damaged)
+      f:close()
+      local ok, message = pcall(moth.onnx.InferenceSession, path)
+      errors = errors + (ok and 0 or 1)
+      if not ok then assert.truthy(tostring(message):find("[onnx", 1, true), message) end
+    end
+    assert.is_true(errors > 300)
+  end)
+end)
