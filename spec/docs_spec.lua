@@ -97,7 +97,8 @@ local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true, ["do
   ["docs/advice.md"] = true, ["docs/index.md"] = true, ["CONTRIBUTING.md"] = true }
 
 local shows = { ["docs/phase00.md"] = " #M515", ["docs/pitfalls.md"] = " #M506", ["docs/debugging.md"] = " #M463",
-  ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499" }
+  ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499",
+  ["docs/onnx.md"] = " #M427" }
 
 describe("documentation #M057", function()
   lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)

@@ -237,6 +237,15 @@ describe("example", function()
       "equal results: true", "relu became gelu: yes")
   end)
 
+  it("export: a CNN as a program and as ONNX, read back #M424 #M437", function()
+    local text = example("export")
+    has(text, "read back: equal to the bit: true", "takes\tinput\ttensor(float)\tbatch 3 224 224")
+    for _, what in ipairs { "ONNX, by moth", "ONNX as a program", "compiled" } do
+      assert.is_true(number(text, what .. ": off by") < 1e-3)
+    end
+    if not text:find("onnxruntime: not run") then assert.is_true(number(text, "onnxruntime: off by") < 1e-3) end
+  end)
+
   it("loader_sweep: the same samples for any number of workers, as CSV #M238", function()
     local path = os.tmpname()
     finally(function() os.remove(path) end)

@@ -121,7 +121,8 @@ describe("moth.onnx", function()
     write(17, { { "Relu", { "nothing" }, { "y" } } }, x, y)
     fails("'nothing' is used, but nothing makes it", moth.onnx.InferenceSession, path)
     write(17, { { "Reshape", { "x", "s" }, { "y" } } }, x, y, { { "s", int64 { 3 } } })
-    fails("node 'Reshape_1' %(Reshape%)", function() moth.onnx.InferenceSession(path):run(nil, { x = moth.ones(2) }) end)
+    local bad = moth.onnx.InferenceSession(path)
+    fails("node 'Reshape_1' %(Reshape%)", bad.run, bad, nil, { x = moth.ones(2) })
     write(17, { { "Relu", { "x" }, { "y" } } }, x, y)
     local session = moth.onnx.InferenceSession(path)
     fails("the input x is missing", session.run, session, nil, {})
@@ -135,8 +136,8 @@ describe("moth.onnx", function()
 
   it("tensors of all types, as bytes and as numbers; in a file beside the model, whose name may not lead away #quick",
     function()
-      local types = { "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32",
-        "int64", "uint64", "bool" }
+      local types = { "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
+        "uint32", "int64", "uint64", "bool" }
       local nodes, outs, constants = {}, {}, {}
       for i, dtype in ipairs(types) do
         constants[i] = { "c" .. i, moth.tensor({ 0, 1, 7 }):to(dtype) }
@@ -163,6 +164,15 @@ describe("moth.onnx", function()
       os.remove(folder .. file .. ".data")
     end)
 
+  it("the guide has the lines for TensorRT and OpenVINO #quick #M427", function()
+    local f = io.open("docs/onnx.md")
+    local text = f:read("*a")
+    f:close()
+    local block = text:match("```sh\n(.-)```")
+    assert.truthy(block:find("trtexec --onnx=model.onnx", 1, true))
+    assert.truthy(block:find("benchmark_app -m model.onnx", 1, true))
+  end)
+
   it("a damaged file is an error, whatever its bytes are", function()
     local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)):eval()
     moth.onnx.export(net, moth.randn(1, 3), path)
@@ -171,8 +181,9 @@ describe("moth.onnx", function()
     f:close()
     math.randomseed(7)
     local errors = 0
-    for i = 1, 600 do
-      local damaged, at = text, math.random(#text)
+    for i = 1, 300 do
+      local damaged
+      local at = math.random(#text)
       if i % 3 == 0 then damaged = text:sub(1, at)
       elseif i % 3 == 1 then damaged = text:sub(1, at - 1) .. string.char(math.random(0, 255)) .. text:sub(at + 1)
       else damaged = text:sub(1, at - 1) .. "\255\255\255\255\127" .. text:sub(at + 1) -- a length beyond the end
@@ -184,6 +195,6 @@ describe("moth.onnx", function()
       errors = errors + (ok and 0 or 1)
       if not ok then assert.truthy(tostring(message):find("[onnx", 1, true), message) end
     end
-    assert.is_true(errors > 300)
+    assert.is_true(errors > 150)
   end)
 end)

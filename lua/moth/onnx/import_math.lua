@@ -85,7 +85,7 @@ binary("Pow", function(a, b)
   return a:pow(b:dtype() == a:dtype() and b or b:to(a:dtype())):to(a:dtype())
 end)
 rule("Mod", "fmod=0", function(c, a, b) return c.fmod == 1 and a:fmod(b) or a:remainder(b) end)
-for op, name in require "moth.each" { Equal = "eq", Less = "lt", LessOrEqual = "le", Greater = "gt",
+for op, name in require "moth.each" { Less = "lt", LessOrEqual = "le", Greater = "gt",
   GreaterOrEqual = "ge" } do
   binary(op, function(a, b) return B.ops[name](a, b) end)
 end
@@ -101,9 +101,8 @@ rule("BitShift", "direction", function(c, a, b)
   return a:bitwise_right_shift(b)
 end)
 
-local equal = import.find("", "Equal").run
 rule("Equal", "axis broadcast", function(c, a, b)
-  if B.is_tensor(a) then return equal(c, a, b) end
+  if B.is_tensor(a) then return a:eq(aligned(c, a, b)) end
   return require("moth.onnx.import_text").equal(c, a, b)
 end)
 

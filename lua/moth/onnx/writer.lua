@@ -225,7 +225,8 @@ end
 local function messages_of(nodes)
   local list = {}
   for i, node in ipairs(nodes) do
-    list[i] = messages.node(node.op, node.inputs, node.outputs, node.attributes, ("%s_%d"):format(node.op, i), node.place)
+    list[i] = messages.node(node.op, node.inputs, node.outputs, node.attributes, ("%s_%d"):format(node.op, i),
+      node.place)
   end
   return list
 end
@@ -369,7 +370,8 @@ function controls.while_loop(self, node, given)
   local going = own:inlined(test, results, nodes)[1]
   table.insert(results, 1, truth(own, going))
   local outs = ended(self, nodes, results)
-  return self:node("Loop", names, #node.out, { body = messages.graph("body", messages_of(nodes), inputs, outs) }, node.at)
+  local loop = messages.graph("body", messages_of(nodes), inputs, outs)
+  return self:node("Loop", names, #node.out, { body = loop }, node.at)
 end
 
 function Writer:control(node)
