@@ -149,7 +149,6 @@ describe("documentation #M057", function()
     for name in ([[
       sparse_csc_tensor
       quantization
-      onnx.InferenceSession
     ]]):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do
