@@ -98,9 +98,14 @@ static MothStatus list_saved(Divide *d, MothJointParts *p) {
   return MOTH_OK;
 }
 
+static bool is_sum(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_CALL && !strcmp(n->op->name, "add");
+}
+
 /* By node, in `results`: the results whose gradients it is computed from, or, of what is computed of saved values alone,
- * of its users. */
-static void find_results(const MothJoint *j, uint64_t *results) {
+ * of its users. Derivatives are linear in the gradients, so what is computed of saved values alone and added to what is not
+ * can only be zero (copy_ gives zeros to what it overwrites): it belongs to no result. */
+static void find_results(const MothJoint *j, uint64_t *results, bool *grows) {
   uint32_t at = 0, given = 0;
   for (MothGraphNode *n = j->graph->first; n; n = n->next) {
     uint64_t all = 0;
@@ -111,11 +116,12 @@ static void find_results(const MothJoint *j, uint64_t *results) {
     for (uint32_t i = 0; i < n->nrefs; i++)
       all |= results[n->refs[i].node->mark];
     results[at++] = n->backward ? all : 0;
+    grows[n->mark] = results[n->mark] != 0;
   }
   for (MothGraphNode *n = j->graph->last; n; n = n->prev)
     for (uint32_t i = 0; i < n->nrefs && n->backward; i++) {
       const MothGraphNode *m = n->refs[i].node;
-      bool alone = m->backward && m->kind == MOTH_NODE_CALL;
+      bool alone = m->backward && m->kind == MOTH_NODE_CALL && !(grows[n->mark] && is_sum(n));
       for (uint32_t k = 0; k < m->nrefs && alone; k++)
         alone = !results[m->refs[k].node->mark];
       if (alone)
@@ -165,10 +171,11 @@ static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64
 static MothStatus list_users(Divide *d, MothJointParts *p) {
   const MothJoint *j = d->joint;
   size_t nnodes = (size_t)j->graph->nnodes + 1;
-  uint64_t *results = calloc(2 * nnodes, sizeof *results), *edges = results + nnodes;
+  uint64_t *results = calloc(2 * nnodes, sizeof *results + sizeof(bool)), *edges = results + nnodes;
   if (!results)
     return no_memory();
-  find_results(j, results);
+  bool *grows = (bool *)(results + 2 * nnodes); /* is computed from a gradient */
+  find_results(j, results, grows);
   find_edges(j, edges);
   MothStatus status = MOTH_OK;
   for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
