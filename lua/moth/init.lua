@@ -68,9 +68,13 @@ moth.set_num_threads = signature("set_num_threads(count n)", function(n) B.num_t
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
 -- With false, on CUDA: index_add, scatter_add and ops that use them (embedding's gradient) add float32 and float64 by
 -- atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
--- warn_only is accepted for PyTorch's programs and ignored: no op could only warn.
+-- Once it was called with true, what has no deterministic way is an error that names it (with warn_only: a warning,
+-- once a line): kernels of one's own with atomic sums of floats, ops that were defined with `nondeterministic`.
 moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool mode, *, bool warn_only=false)",
-  function(on) B.cuda.deterministic(on) end)
+  function(on, warn_only) require("moth.utils.deterministic").use(on, warn_only) end)
+--- Whether what is not deterministic only warns.
+moth.is_deterministic_algorithms_warn_only_enabled = signature("is_deterministic_algorithms_warn_only_enabled()",
+  function() return require("moth.utils.deterministic").mode() == "warn" end)
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
   function() return (B.cuda.deterministic()) end)
 --- The topics of which moth speaks on stderr, as MOTH_LOGS: "dispatch,+autograd" ("+": in detail); "": none.

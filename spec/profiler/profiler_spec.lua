@@ -278,6 +278,10 @@ describe("the parts of a step #quick", function()
     assert.equal(4, row(list, "Optimizer.step#SGD").count)
   end)
 
+  it("waiting for other ranks is communication #M454", function()
+    require("distributed.ranks").threads("distributed.each_profile", 2)
+  end)
+
   it("modules by their paths, with their memory #M490", function()
     local prof = profiler.profile({ with_modules = true, profile_memory = true }, epoch)
     local by_name = {}

@@ -44,6 +44,14 @@ typedef enum MothCommReduce {
   MOTH_COMM_NREDUCES
 } MothCommReduce;
 
+/* Sees waits for calls, and calls on the threads of groups, while a profile is recorded (src/profile). NULL: nothing is;
+ * read and set atomically. */
+typedef struct MothCommObserver {
+  int64_t (*begin)(const char *op);
+  void (*end)(int64_t at);
+} MothCommObserver;
+extern const MothCommObserver *moth_comm_observer;
+
 /* "all_reduce"; "sum". The index of a word, or -1. */
 MOTH_API const char *moth_comm_op_name(int op);
 MOTH_API int moth_comm_reduce_of(const char *word);

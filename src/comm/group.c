@@ -158,7 +158,12 @@ static void drop_done(MothGroup *g) {
   }
 }
 
-MothStatus moth_work_wait(MothWork *w, double timeout, bool *done) {
+const MothCommObserver *moth_comm_observer;
+static const MothCommObserver *observed(void) {
+  return __atomic_load_n(&moth_comm_observer, __ATOMIC_ACQUIRE);
+}
+
+static MothStatus wait_for(MothWork *w, double timeout, bool *done) {
   MothGroup *g = w->group;
   const volatile sig_atomic_t *flag = moth_interrupt_flag();
   double until = timeout < 0 ? 1e18 : moth_wire_now() + timeout;
@@ -187,6 +192,16 @@ MothStatus moth_work_wait(MothWork *w, double timeout, bool *done) {
   if (state != MOTH_WORK_DONE && !done)
     return moth_fail(MOTH_ERR_IO, "the call has not ended within %g s", timeout);
   return MOTH_OK;
+}
+
+MothStatus moth_work_wait(MothWork *w, double timeout, bool *done) {
+  const MothCommObserver *o = observed();
+  if (!o || atomic_load(&w->state) >= MOTH_WORK_DONE)
+    return wait_for(w, timeout, done);
+  int64_t at = o->begin(moth_comm_op_name(w->head.op));
+  MothStatus s = wait_for(w, timeout, done);
+  o->end(at);
+  return s;
 }
 
 static MothWork *work_of(MothGroup *g, const MothCommRequest *r) {
@@ -312,6 +327,15 @@ MothStatus moth_comm_run(MothGroup *g, const MothCommRequest *r) {
 
 /* --- the thread --------------------------------------------------------------------------------- */
 
+static bool run_seen(MothGroup *g, MothWork *w) {
+  const MothCommObserver *o = observed();
+  int64_t at = o ? o->begin(moth_comm_op_name(w->head.op)) : -1;
+  bool fine = g->engine->run(g, w);
+  if (o)
+    o->end(at);
+  return fine;
+}
+
 static void *run_group(void *data) {
   MothGroup *g = data;
   char text[MOTH_COMM_TEXT];
@@ -332,7 +356,7 @@ static void *run_group(void *data) {
       moth_work_finish(w, text);
     else if (closing)
       moth_work_finish(w, "the process group was destroyed");
-    else if (g->engine->run(g, w))
+    else if (run_seen(g, w))
       moth_work_finish(w, NULL);
     else if (moth_group_is_broken(g, text, sizeof text))
       moth_work_finish(w, text);

@@ -1,4 +1,5 @@
 /* Where CUDA's libraries are looked for. */
+#include "cuda/cuda.h"
 #include "cuda/lib.h"
 
 #include <dlfcn.h>
@@ -121,7 +122,14 @@ static const struct {
     {"cuBLAS", {"libcublas.so." TOOLKIT, "libcublas.so"}, NONE, nullptr},
 };
 
+/* cuBLAS with several streams gives the same bits in every run with a workspace of fixed size for each. */
+static void settle_cublas(MothCudaLib which) {
+  if (moth_cuda_deterministic() && (which == MOTH_CUDA_CUBLAS || which == MOTH_CUDA_CUSOLVER))
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+}
+
 MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle) {
+  settle_cublas(which);
   const char *const *sonames = libraries[which].sonames;
   char names[256] = "";
   for (int i = 0; sonames[i]; i++) {

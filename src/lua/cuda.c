@@ -411,11 +411,20 @@ b_library(lua_State *L) { /* (i, from 1) -> name, version or nil, why not; nil a
   lua_pushstring(L, moth_error_text(1));
   return 3;
 }
-static int b_deterministic(lua_State *L) { /* ([on]) -> what it was */
-  lua_pushboolean(L, moth_deterministic);
-  if (!lua_isnoneornil(L, 1))
+/* What lua/moth/utils/deterministic.lua does about what is not deterministic: of the process, as moth_deterministic. */
+static int strictness;
+static int
+b_deterministic(lua_State *L) { /* ([on, warn_only]) -> what it was; "error", "warn" or nil */
+  static const char *const words[] = {NULL, "error", "warn"};
+  bool was = moth_deterministic;
+  int strict = strictness;
+  if (!lua_isnoneornil(L, 1)) {
     moth_deterministic = lua_toboolean(L, 1);
-  return 1;
+    strictness = !moth_deterministic ? 0 : lua_toboolean(L, 2) ? 2 : 1;
+  }
+  lua_pushboolean(L, was);
+  lua_pushstring(L, words[strict]);
+  return 2;
 }
 
 static void new_class(lua_State *L, void *key, const char *name, const char *event,

@@ -116,7 +116,7 @@ static int b_running(lua_State *L) {
 
 /* profile_begin(kind, name) -> token */
 static int b_begin(lua_State *L) {
-  int64_t kind = moth_lua_check_integer(L, 1, MOTH_EVENT_RANGE, MOTH_EVENT_COMPILED);
+  int64_t kind = moth_lua_check_integer(L, 1, MOTH_EVENT_RANGE, MOTH_EVENT_COLLECTIVE);
   const char *name = luaL_checkstring(L, 2);
   moth_lua_sync(L);
   lua_State *outer = moth_lua_current;
@@ -176,6 +176,7 @@ static int b_info(lua_State *L) {
   set_number(L, "lost", moth_profile_lost(p, &since));
   set_number(L, "lost_since", since);
   set_number(L, "began", moth_profile_began(p));
+  set_number(L, "thread", moth_profile_starter(p));
   int64_t n;
   const char *by_events;
   lua_pushlightuserdata(L, (void *)moth_profile_work(p, &n));
@@ -203,10 +204,15 @@ static int b_nvtx_why(lua_State *L) {
   return 1;
 }
 
-/* profile_write_chrome(recording, path) */
+/* profile_write_chrome(recording, path), profile_write_perfetto(recording, path) */
 static int b_write_chrome(lua_State *L) {
   const MothProfile *p = check(L);
   MothStatus s = moth_profile_write_chrome(p, luaL_checkstring(L, 2));
+  return s ? moth_lua_raise(L, s) : 0;
+}
+static int b_write_perfetto(lua_State *L) {
+  const MothProfile *p = check(L);
+  MothStatus s = moth_profile_write_perfetto(p, luaL_checkstring(L, 2));
   return s ? moth_lua_raise(L, s) : 0;
 }
 
@@ -218,6 +224,7 @@ void moth_lua_open_profile(lua_State *L) {
                                  {"finish", b_end},
                                  {"info", b_info},
                                  {"write_chrome", b_write_chrome},
+                                 {"write_perfetto", b_write_perfetto},
                                  {"frames", b_frames},
                                  {"nvtx", b_nvtx},
                                  {"nvtx_why", b_nvtx_why},
@@ -227,7 +234,7 @@ void moth_lua_open_profile(lua_State *L) {
   lua_pushboolean(L, moth_env_flag("MOTH_NVTX", false));
   lua_setfield(L, -2, "nvtx_wanted");
   set_number(L, "event_size", sizeof(MothEvent));
-  set_number(L, "work_size", sizeof(MothWork));
+  set_number(L, "work_size", sizeof(MothDeviceWork));
   set_number(L, "chunk", MOTH_PROFILE_CHUNK);
   lua_newtable(L); /* dtypes by their codes in shapes */
   for (int d = 0; d < MOTH_NDTYPES; d++) {

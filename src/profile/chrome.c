@@ -8,7 +8,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "profile/profile.h"
+#include "profile/write.h"
 
 typedef struct Out {
   FILE *file;
@@ -78,20 +78,28 @@ static void put_string(Out *o, const char *text) {
   *o->at++ = '"';
 }
 
-static const MothEvent *event_at(const MothProfileThread *t, int64_t i) {
-  return &t->chunks[i / MOTH_PROFILE_CHUNK][i % MOTH_PROFILE_CHUNK];
-}
-
-static const char *category(int kind) {
-  static const char *const names[] = {"cpu_op", "backward",   "user_annotation", "module",
-                                      "step",   "dataloader", "optimizer",       "compiled"};
+const char *moth_profile_category(int kind) {
+  static const char *const names[] = {"cpu_op",     "backward",   "user_annotation", "module",
+                                      "step",       "dataloader", "optimizer",       "compiled",
+                                      "collective", "kernel",     "gpu_memcpy",      "gpu_memset"};
   return names[kind];
 }
 
-static void put_shapes(Out *o, const int64_t *s) {
+bool moth_profile_has_arrow(const MothProfileThread *t, const MothEvent *e) {
+  return e->seq && (e->kind == MOTH_EVENT_NODE || e->parent < 0 ||
+                    moth_profile_event(t, e->parent)->seq != e->seq);
+}
+
+const MothProfileThread *moth_profile_launcher(const MothProfile *p, const MothDeviceWork *w) {
+  const MothProfileThread *t = w->thread >= 0 ? moth_profile_thread(p, w->thread) : NULL;
+  return t && w->event < t->n ? t : NULL;
+}
+
+static void put_shapes(Out *o, const char *comma, const int64_t *s) {
   int64_t n = *s++;
   const int64_t *first = s;
-  put(o, ",\"Input Dims\":[");
+  put(o, comma);
+  put(o, "\"Input Dims\":[");
   for (int64_t i = 0; i < n; i++) {
     int64_t ndim = s[1];
     put(o, i ? ",[" : "[");
@@ -131,7 +139,7 @@ static void put_event(Out *o, const MothProfile *p, const MothProfileThread *t, 
   bool node = e->kind == MOTH_EVENT_NODE;
   need(o);
   put(o, ",\n{\"ph\":\"X\",\"cat\":\"");
-  put(o, category(e->kind));
+  put(o, moth_profile_category(e->kind));
   put(o, "\",\"pid\":");
   put_integer(o, pid);
   put(o, ",\"tid\":");
@@ -143,25 +151,34 @@ static void put_event(Out *o, const MothProfile *p, const MothProfileThread *t, 
   put(o, ",\"name\":");
   put_call(o, p, e);
   need(o);
-  put(o, ",\"args\":{\"bytes\":");
-  put_integer(o, e->bytes);
-  if (e->seq) {
-    put(o, ",\"Sequence number\":");
-    put_integer(o, (int64_t)e->seq);
+  put(o, ",\"args\":{");
+  const char *comma = "";
+  if (e->bytes) {
+    put(o, "\"bytes\":");
+    put_integer(o, e->bytes);
+    comma = ",";
   }
-  if (e->shapes >= 0)
-    put_shapes(o, t->shapes + e->shapes);
+  if (e->seq) {
+    put(o, comma);
+    put(o, "\"Sequence number\":");
+    put_integer(o, (int64_t)e->seq);
+    comma = ",";
+  }
+  if (e->shapes >= 0) {
+    put_shapes(o, comma, t->shapes + e->shapes);
+    comma = ",";
+  }
   if (e->place >= 0) {
     MothPlace at = moth_profile_place_at(p, e->place);
     char line[1100];
     snprintf(line, sizeof line, "%.1000s:%d", at.source, at.line);
-    put(o, ",\"place\":");
+    put(o, comma);
+    put(o, "\"place\":");
     put_string(o, line);
   }
   need(o);
   put(o, "}}");
-  /* An arrow from the call to its node: of a composite and its parts, from the outermost one. */
-  if (e->seq && (node || e->parent < 0 || event_at(t, e->parent)->seq != e->seq)) {
+  if (moth_profile_has_arrow(t, e)) {
     need(o);
     put(o, node ? ",\n{\"ph\":\"f\",\"bp\":\"e\"" : ",\n{\"ph\":\"s\"");
     put(o, ",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\",\"id\":");
@@ -189,11 +206,10 @@ static void put_named(Out *o, const char *what, int pid, int64_t tid, const char
   put(o, "}}");
 }
 
-/* The ends of a track's events as they are written: open ones end with the recording, none ends behind its parent. */
-static int64_t *ends_of(const MothProfile *p, const MothProfileThread *t) {
+int64_t *moth_profile_ends(const MothProfile *p, const MothProfileThread *t) {
   int64_t *ends = malloc(sizeof *ends * (size_t)(t->n + 1)), last = moth_profile_duration(p);
   for (int64_t i = 0; ends && i < t->n; i++) {
-    const MothEvent *e = event_at(t, i);
+    const MothEvent *e = moth_profile_event(t, i);
     int64_t most = e->parent >= 0 ? ends[e->parent] : last;
     ends[i] = e->end < e->begin || e->end > most ? most : e->end;
     if (ends[i] < e->begin)
@@ -203,13 +219,8 @@ static int64_t *ends_of(const MothProfile *p, const MothProfileThread *t) {
 }
 
 /* The track of a device's stream: processes of traces are devices, their threads streams. */
-static int process_of(const MothWork *w) {
+static int process_of(const MothDeviceWork *w) {
   return 1000000000 + w->device; /* above all processes */
-}
-
-static const MothProfileThread *launcher(const MothProfile *p, const MothWork *w) {
-  const MothProfileThread *t = w->thread >= 0 ? moth_profile_thread(p, w->thread) : NULL;
-  return t && w->event < t->n ? t : NULL;
 }
 
 static void put_place(Out *o, int process, int64_t thread, int64_t ns) {
@@ -221,14 +232,13 @@ static void put_place(Out *o, int process, int64_t thread, int64_t ns) {
   put_us(o, ns);
 }
 
-static void put_work(Out *o, const MothProfile *p, const MothWork *w, int64_t number, int stream,
-                     int64_t begin) {
-  static const char *const categories[] = {"kernel", "gpu_memcpy", "gpu_memset"};
-  const MothProfileThread *t = launcher(p, w);
-  const MothEvent *e = t ? event_at(t, w->event) : NULL;
+static void put_work(Out *o, const MothProfile *p, const MothDeviceWork *w, int64_t number,
+                     int stream, int64_t begin) {
+  const MothProfileThread *t = moth_profile_launcher(p, w);
+  const MothEvent *e = t ? moth_profile_event(t, w->event) : NULL;
   need(o);
   put(o, ",\n{\"ph\":\"X\",\"cat\":\"");
-  put(o, categories[w->kind]);
+  put(o, moth_profile_category(MOTH_PROFILE_KERNELS + w->kind));
   put(o, "\"");
   put_place(o, process_of(w), stream, begin);
   put(o, ",\"dur\":");
@@ -264,9 +274,9 @@ static void put_work(Out *o, const MothProfile *p, const MothWork *w, int64_t nu
  * there before begins with that. */
 static void put_devices(Out *o, const MothProfile *p) {
   int64_t n, reach = 0;
-  const MothWork *list = moth_profile_work(p, &n);
+  const MothDeviceWork *list = moth_profile_work(p, &n);
   for (int64_t i = 0, stream = 0; i < n; i++) {
-    const MothWork *w = &list[i], *last = i ? w - 1 : NULL;
+    const MothDeviceWork *w = &list[i], *last = i ? w - 1 : NULL;
     bool new_device = !last || last->device != w->device;
     if (new_device || last->stream != w->stream) {
       char name[64];
@@ -300,11 +310,11 @@ static MothStatus write_all(const MothProfile *p, Out *o) {
     char name[64];
     snprintf(name, sizeof name, t->id == pid ? "main thread" : "thread %lld", (long long)t->id);
     put_named(o, "thread_name", pid, t->id, name);
-    int64_t *ends = ends_of(p, t);
+    int64_t *ends = moth_profile_ends(p, t);
     if (!ends)
       return moth_fail(MOTH_ERR_MEMORY, "profiler: out of memory");
     for (int64_t i = 0; i < t->n; i++) {
-      const MothEvent *e = event_at(t, i);
+      const MothEvent *e = moth_profile_event(t, i);
       put_event(o, p, t, pid, e, e->begin, ends[i]);
     }
     free(ends);

@@ -14,7 +14,8 @@ typedef enum MothEventKind {
   MOTH_EVENT_STEP,   /* of a schedule */
   MOTH_EVENT_LOADER, /* the wait for a batch */
   MOTH_EVENT_OPTIMIZER,
-  MOTH_EVENT_COMPILED /* a segment of a compiled function */
+  MOTH_EVENT_COMPILED,  /* a segment of a compiled function, a kernel of the program's own */
+  MOTH_EVENT_COLLECTIVE /* a call between processes: its wait, and on a group's thread all of it */
 } MothEventKind;
 
 typedef struct MothEvent { /* 64 bytes */
@@ -36,7 +37,7 @@ typedef struct MothEvent { /* 64 bytes */
 } MothEvent;
 
 /* Work of a CUDA device. */
-typedef struct MothWork {
+typedef struct MothDeviceWork {
   int64_t begin, end; /* ns since the recording began */
   int64_t bytes;      /* of copies and fills */
   uint64_t stream;    /* as CUDA or CUPTI numbers it */
@@ -44,7 +45,7 @@ typedef struct MothWork {
   int32_t thread, event; /* the call that launched it; -1: not known */
   uint8_t kind;          /* MothCudaWorkKind */
   uint8_t device;
-} MothWork;
+} MothDeviceWork;
 
 enum { MOTH_PROFILE_CHUNK = 1 << 16 }; /* events */
 
@@ -91,17 +92,21 @@ MOTH_API MothPlace moth_profile_place_at(const MothProfile *p, int32_t place);
 /* ns from the beginning to the end; events that found no place; when the first of them came (ns). */
 MOTH_API int64_t moth_profile_duration(const MothProfile *p);
 MOTH_API int64_t moth_profile_lost(const MothProfile *p, int64_t *since);
+/* The system's number of the thread that began it. */
+MOTH_API int64_t moth_profile_starter(const MothProfile *p);
 /* Nanoseconds of CLOCK_REALTIME when it began. */
 MOTH_API int64_t moth_profile_began(const MothProfile *p);
 
 /* What devices did, by device, stream and time. */
-MOTH_API const MothWork *moth_profile_work(const MothProfile *p, int64_t *n);
+MOTH_API const MothDeviceWork *moth_profile_work(const MothProfile *p, int64_t *n);
 /* Whether devices were recorded; *by_events: NULL, or why they were not by CUPTI but by pairs of events. */
 MOTH_API bool moth_profile_device(const MothProfile *p, const char **by_events);
 
 /* Writes it as Chrome's trace format (JSON), which Perfetto and chrome://tracing open. Source: "Trace Event Format"
  * (Google). MOTH_ERR_IO with a message. */
 MOTH_API MothStatus moth_profile_write_chrome(const MothProfile *p, const char *path);
+/* The same as Perfetto's own trace: smaller, for a million events and more. */
+MOTH_API MothStatus moth_profile_write_perfetto(const MothProfile *p, const char *path);
 
 /* Set by the host: the place of the call that it is at, of at most `frames` frames, by moth_profile_intern; -1: none. */
 MOTH_API extern int32_t (*moth_profile_here)(int frames);

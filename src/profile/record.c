@@ -14,6 +14,7 @@
 #endif
 
 #include "autograd/node.h"
+#include "comm/comm.h"
 #include "core/alloc.h"
 #include "core/error.h"
 #include "device/cuda.h"
@@ -50,10 +51,11 @@ struct MothProfile {
   int64_t nchunks; /* that a track may have */
   _Atomic int64_t left;
   _Atomic int64_t lost, lost_since;
+  int64_t thread;                                /* that began it */
   int64_t ticks0, ticks1, ns0, ns1, began, last; /* last: when devices were done, since ns0 */
   const MothCudaApi *cuda; /* NULL: devices are not traced; set atomically, under `lock` */
   const char *by_events;
-  MothWork *work;
+  MothDeviceWork *work;
   int64_t nwork, work_size;
   MothNames names, places;
 };
@@ -256,7 +258,7 @@ static void untrace(Track *t, MothEvent *e, int32_t at) {
 }
 
 static int by_time(const void *a, const void *b) {
-  const MothWork *x = a, *y = b;
+  const MothDeviceWork *x = a, *y = b;
   if (x->device != y->device)
     return x->device < y->device ? -1 : 1;
   if (x->stream != y->stream)
@@ -269,7 +271,7 @@ static void seen(void *ctx, const MothCudaWork *w) {
   MothProfile *p = ctx;
   if (p->nwork == p->work_size) {
     int64_t size = p->work_size ? 2 * p->work_size : 1024;
-    MothWork *bigger = realloc(p->work, sizeof *bigger * (size_t)size);
+    MothDeviceWork *bigger = realloc(p->work, sizeof *bigger * (size_t)size);
     if (!bigger)
       return;
     p->work = bigger;
@@ -280,15 +282,15 @@ static void seen(void *ctx, const MothCudaWork *w) {
     return;
   uint64_t id = w->id - 1;
   p->work[p->nwork++] =
-      (MothWork){.begin = begin,
-                 .end = end,
-                 .bytes = w->bytes,
-                 .stream = w->stream,
-                 .name = w->name ? moth_names_add(&p->names, -1, w->name, 0, NULL) : -1,
-                 .thread = w->id ? (int32_t)(id >> 32) : -1,
-                 .event = w->id ? (int32_t)(uint32_t)id : -1,
-                 .kind = w->kind,
-                 .device = (uint8_t)w->device};
+      (MothDeviceWork){.begin = begin,
+                       .end = end,
+                       .bytes = w->bytes,
+                       .stream = w->stream,
+                       .name = w->name ? moth_names_add(&p->names, -1, w->name, 0, NULL) : -1,
+                       .thread = w->id ? (int32_t)(id >> 32) : -1,
+                       .event = w->id ? (int32_t)(uint32_t)id : -1,
+                       .kind = w->kind,
+                       .device = (uint8_t)w->device};
   p->last = end > p->last ? end : p->last;
 }
 
@@ -425,6 +427,11 @@ static int64_t begin_compiled(const char *name) {
   return moth_profile_begin(MOTH_EVENT_COMPILED, name);
 }
 
+static int64_t begin_collective(const char *op) {
+  return moth_profile_begin(MOTH_EVENT_COLLECTIVE, op);
+}
+
+static const MothCommObserver collectives = {begin_collective, moth_profile_end};
 static const MothObserver observer = {begin_call, end_call, begin_node, begin_compiled,
                                       moth_profile_end};
 
@@ -465,11 +472,13 @@ MothStatus moth_profile_start(const MothProfileOptions *o) {
   if (free_now) {
     by_counter = counter_is_steady();
     p->number = ++recordings;
+    p->thread = syscall(SYS_gettid);
     p->began = clock_ns(CLOCK_REALTIME);
     p->ns0 = clock_ns(CLOCK_MONOTONIC);
     p->ticks0 = ticks();
     __atomic_store_n(&current, p, __ATOMIC_RELEASE);
     __atomic_store_n(&moth_observer, &observer, __ATOMIC_RELEASE);
+    __atomic_store_n(&moth_comm_observer, &collectives, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&lock);
   if (free_now)
@@ -504,6 +513,7 @@ MothProfile *moth_profile_stop(void) {
   MothProfile *p = current;
   if (p) {
     __atomic_store_n(&moth_observer, NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&moth_comm_observer, NULL, __ATOMIC_RELEASE);
     __atomic_store_n(&current, NULL, __ATOMIC_RELEASE);
     p->ticks1 = ticks();
     p->ns1 = clock_ns(CLOCK_MONOTONIC);
@@ -575,11 +585,15 @@ int64_t moth_profile_lost(const MothProfile *p, int64_t *since) {
   return p->lost;
 }
 
+int64_t moth_profile_starter(const MothProfile *p) {
+  return p->thread;
+}
+
 int64_t moth_profile_began(const MothProfile *p) {
   return p->began;
 }
 
-const MothWork *moth_profile_work(const MothProfile *p, int64_t *n) {
+const MothDeviceWork *moth_profile_work(const MothProfile *p, int64_t *n) {
   *n = p->nwork;
   return p->work;
 }

@@ -157,6 +157,7 @@ function M.determinism_audit(train, seed)
   local function env(name) return os.getenv(name) or "(not set)" end
   audit.flags = {
     { "deterministic algorithms", tostring(moth.are_deterministic_algorithms_enabled()) },
+    { "what has none", require("moth.utils.deterministic").mode() or "runs" },
     { "threads", tostring(moth.get_num_threads()) .. " (the bits of results do not depend on it)" },
     { "instruction set", moth.cpu_level() },
     { "default dtype", tostring(moth.get_default_dtype()) },

@@ -201,6 +201,9 @@ local function program(self, values, shared)
     for _, s in ipairs(list) do
       if s.shape then prog.biggest = math.max(prog.biggest, tile.numel(s.shape)) end
       if s.op == "store" or s.op == "atomic" then stored[s.root + 1] = true end
+      if s.op == "atomic" and (s.kind == "cas" or s.kind == "xchg" or s.kind == "add" and s.d.is_float) then
+        prog.any_order = ("atomic_%s of %s"):format(s.kind, s.d.name)
+      end
       look(s.body or {})
       look(s.yes or {})
       look(s.no or {})
@@ -261,6 +264,7 @@ local function variant(self, kind, key, values, shared, options)
     made = require("moth.kernel.cuda").compile(prog, options)
   end
   made.captures, made.prog, made.written = prog.captures, prog, prog.written
+  made.any_order, made.kind = prog.any_order, kind
   self.variants[key] = list or {}
   table.insert(self.variants[key], 1, made)
   self.nvariants = self.nvariants + 1
@@ -314,6 +318,9 @@ end
 local is_tensor, dtype_of, device_of, storage_of, is_fake = B.is_tensor, B.tensor_dtype, B.tensor_device, B.storage_ptr,
   B.is_fake
 
+local deterministic, range = require "moth.utils.deterministic", require "moth.profiler.range"
+local is_profiled = B.profile.running
+
 local recording, break_graph = B.compile.recording, B.compile.break_graph
 
 -- What fits looks at, of a launch whose tensors share no memory.
@@ -357,9 +364,17 @@ local function fits(self, last, values)
 end
 
 -- Runs a variant. What it writes to is newer then, so that backward does not take it for what was saved before.
-local function run(made, values, gx, gy, gz)
+local function run(self, made, values, gx, gy, gz)
   if gx * gy * gz > 0 then
-    made.run(values, gx, gy, gz)
+    if made.any_order and (made.kind == "cuda" or made.kind == "cpu" and gx * gy * gz > 1) then
+      deterministic.refuse("kernel " .. self.name, made.any_order .. " by programs that run in any order; let each "
+        .. "program write its own sum, and add these")
+    end
+    if is_profiled() then
+      range(range.kinds.compiled, "kernel " .. self.name, made.run, values, gx, gy, gz)
+    else
+      made.run(values, gx, gy, gz)
+    end
     for _, i in ipairs(made.written) do B.bump_version(values[i]) end
   end
   return made
@@ -374,7 +389,7 @@ function Kernel:launch(spec, ...)
   if last and o.device == nil and o.num_warps == last.num_warps and interpreted() == last.interpreted
     and fits(self, last, values) then
     local gx, gy, gz = sizes(self, o.grid, values)
-    return run(last.made, values, gx, gy, gz)
+    return run(self, last.made, values, gx, gy, gz)
   end
   local key, device, shared = describe(self, values)
   local wanted = o.device and tostring(o.device)
@@ -393,7 +408,7 @@ function Kernel:launch(spec, ...)
     self.last.num_warps, self.last.interpreted = o.num_warps, interpreted()
   end
   local gx, gy, gz = sizes(self, o.grid, values)
-  return run(made, values, gx, gy, gz)
+  return run(self, made, values, gx, gy, gz)
 end
 
 -- The program of arguments, as a launch would make it.

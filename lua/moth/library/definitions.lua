@@ -3,6 +3,7 @@
 local B = require "moth_lua"
 local autograd = require "moth.autograd"
 local check = require "moth.utils.check"
+local deterministic = require "moth.utils.deterministic"
 local each = require "moth.each"
 local kinds = require "moth.records.kinds"
 local schema = require "moth.records.schema"
@@ -175,6 +176,25 @@ local function checked(op, fn)
   end
 end
 
+-- A function that first says that it is not deterministic, on the devices that op.nondeterministic names.
+local function refused(op, key, fn)
+  local why = op.nondeterministic
+  if not why then return fn end
+  if type(why) == "table" and B.device_types()[key] then
+    if not why[key] then return fn end
+    why = why[key]
+  end
+  return function(...)
+    local text = why
+    if type(why) == "table" then
+      local t = first_tensor(...)
+      text = why[t and tostring(B.tensor_device(t)):match("^%a+") or "cpu"]
+    end
+    if text then deterministic.refuse(op.name, text) end
+    return fn(...)
+  end
+end
+
 --- Sets op's function for a device (or `all`, `fake`, `composite`, `Autograd`).
 function M.implement(name, key, fn)
   local op = own(name, "library.impl")
@@ -192,7 +212,11 @@ function M.implement(name, key, fn)
   elseif key ~= "all" and not B.device_types()[key] then
     check.fail("[library.impl] expected a device such as 'cpu', 'all', 'fake' or 'composite', got '%s'", key)
   end
-  B.implement(name, key, op.rule and checked(op, fn) or fn)
+  local asked = fn
+  fn = op.rule and checked(op, fn) or fn
+  if key ~= "fake" then fn = refused(op, key, fn) end
+  B.implement(name, key, fn)
+  fn = asked
   if key ~= "fake" and key ~= "composite" then op.kernels[key] = { "a Lua function", place_of(fn) } end
   if key == "composite" then op.kernels.composite = { "a Lua function", place_of(fn) } end
   if key == "fake" then op.kernels.shape = { "a Lua function", place_of(fn) } end
@@ -318,7 +342,7 @@ local options = { kind = "string", impl = "function or table", fake = "function"
   dims = "table", out = "string or table", let = "table", check = "table", grad = "string, table or function",
   setup_context = "function", amp = "string", samples = "table", errors = "table", reference = "function",
   doc = "string", method = "boolean", inplace = "boolean", expr = "string", tolerance = "table", keep = "boolean",
-  place = "string" }
+  place = "string", nondeterministic = "string or table" }
 
 local function check_options(o)
   for key, value in each(o) do
@@ -387,6 +411,13 @@ function M.define(text, o)
   op.family, op.kernels, op.takes = "library", {}, "float,int,bool"
   op.samples, op.errors, op.reference, op.tolerance = o.samples or {}, o.errors or {}, o.reference, o.tolerance
   op.inplace, op.expr, op.rule = o.inplace or nil, o.expr, o.shape
+  op.nondeterministic = o.nondeterministic
+  for device, why in each(type(o.nondeterministic) == "table" and o.nondeterministic or {}) do
+    if not B.device_types()[device] or type(why) ~= "string" then
+      check.fail("[library.define] option 'nondeterministic': expected texts by device, such as { cuda = \"atomic \z
+        sums; use index_add\" }")
+    end
+  end
   local grad = o.grad
   if grad == nil then grad = kind == "composite" and "composite" or "unimplemented" end
   local by_function = type(grad) == "function" and { backward = grad, setup_context = o.setup_context } or

@@ -36,7 +36,9 @@ end
 -- with setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error. amp: what
 -- autocast does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op(). kind: extern,
 -- random (draws numbers), effect (writes to arguments marked !), composite; expr: an expression in the language of the
--- op table, in place of impl. doc, samples (for opcheck), reference (a function that opcheck compares with).
+-- op table, in place of impl. nondeterministic: where runs may give other bits, why and what to use instead, a text or
+-- texts by device: use_deterministic_algorithms(true) refuses the op there. doc, samples (for opcheck), reference (a
+-- function that opcheck compares with).
 function M.define(text, options)
   return require("moth.dispatch.ops").object(definitions.define(text, options or {}).name)
 end

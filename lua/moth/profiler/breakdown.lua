@@ -1,19 +1,18 @@
---- Where the time of training steps goes: loader, forward, backward, optimizer.
+--- Where the time of training steps goes: loader, forward, backward, optimizer, waiting for other ranks.
 local recording = require "moth.profiler.recording"
-local B = require "moth_lua"
 local kinds = recording.kinds
 
 local M = {}
 
 local Breakdown = {}
 Breakdown.__index = Breakdown
-local parts = { "loader", "forward", "backward", "optimizer", "other" }
+local parts = { "loader", "forward", "backward", "optimizer", "communication", "other" }
 
 function Breakdown:__tostring()
-  local lines = { ("%-10s %10.3f ms a step, %d steps"):format("total", self.total, self.steps) }
+  local lines = { ("%-13s %10.3f ms a step, %d steps"):format("total", self.total, self.steps) }
   for _, part in ipairs(parts) do
     local percent = 100 * self[part] / math.max(self.total, 1e-12)
-    lines[#lines + 1] = ("%-10s %10.3f ms %5.1f %%"):format(part, self[part], percent)
+    lines[#lines + 1] = ("%-13s %10.3f ms %5.1f %%"):format(part, self[part], percent)
   end
   return table.concat(lines, "\n")
 end
@@ -32,6 +31,7 @@ end
 -- (sums of gradients) lie within backward.
 function M.part(r, e)
   if e.kind == kinds.loader then return "loader" end
+  if e.kind == kinds.collective then return "communication" end
   if e.kind == kinds.optimizer then return "optimizer" end
   if e.kind == kinds.node then return "backward" end
   if e.kind == kinds.op and is_update(r.names[e.name]) then return "optimizer" end
@@ -41,16 +41,19 @@ end
 -- Times by part of the outermost events that say something; ranges, modules and steps are passed through.
 local function add(r, t, sums)
   local transparent = { [kinds.range] = true, [kinds.step] = true, [kinds.module] = true }
-  local counted = {} -- events that are counted, or lie in one that is
+  local counted = {} -- the parts of events that are counted, or lie in one that is
   for i = 0, t.n - 1 do
     local e = recording.event(t, i)
     local up = t.parent[i]
-    if up >= 0 and counted[up] then
-      counted[i] = true
+    local within = up >= 0 and counted[up] or nil
+    local part = M.part(r, e)
+    if within and (part ~= "communication" or within == part) then
+      counted[i] = within
     elseif not transparent[e.kind] then
-      local part = M.part(r, e)
-      sums[part] = sums[part] + t.stop[i] - t.start[i]
-      counted[i] = true
+      local time = t.stop[i] - t.start[i]
+      sums[part] = sums[part] + time
+      if within then sums[within] = sums[within] - time end -- a wait of DDP's in backward
+      counted[i] = part
     end
   end
 end
@@ -62,7 +65,7 @@ function M.of(r, steps)
   local main = r.tracks[1]
   local marked = 0
   for _, t in ipairs(r.tracks) do
-    if t.id == B.profile.thread then main = t end
+    if t.id == r.thread then main = t end
   end
   if main then
     add(r, main, sums)

@@ -37,7 +37,7 @@ function M.tree(r)
   return root
 end
 
-local hues = { forward = 210, backward = 28, optimizer = 275, loader = 140 }
+local hues = { forward = 210, backward = 28, optimizer = 275, loader = 140, communication = 330 }
 
 local function escaped(text)
   return (text:gsub("[%c]", " "):gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))

@@ -218,12 +218,13 @@ function Profile:events()
   return out
 end
 
---- Writes the events as a Chrome trace (JSON). A path that ends in .gz is compressed by gzip.
+--- Writes the events as a Chrome trace (JSON). A path that ends in .gz is compressed by gzip; one that ends in .pftrace
+-- is Perfetto's own format, smaller, which ui.perfetto.dev reads where JSON is too large (a million events).
 function Profile:export_chrome_trace(path)
   local r = recorded(self, "export_chrome_trace")
   if type(path) ~= "string" then check.fail("[profiler.export_chrome_trace] expected a path, got %s", type(path)) end
   local plain = path:gsub("%.gz$", "")
-  C.write_chrome(r.handle, plain)
+  if plain:find("%.pftrace$") then C.write_perfetto(r.handle, plain) else C.write_chrome(r.handle, plain) end
   if plain == path then return end
   if os.execute("gzip -1 -f " .. "'" .. plain:gsub("'", "'\\''") .. "'") ~= 0 then
     check.fail("[profiler.export_chrome_trace] gzip could not compress '%s'", plain)
@@ -254,7 +255,8 @@ function Profile:memory_by_module()
   return require("moth.profiler.modules").memory(r)
 end
 
---- The time of each part of the steps: loader, forward, backward, optimizer, other, in us; see breakdown.lua.
+--- The time of each part of the steps: loader, forward, backward, optimizer, communication (waits for other ranks),
+-- other, in ms; see breakdown.lua.
 function Profile:step_breakdown()
   return require("moth.profiler.breakdown").of(recorded(self, "step_breakdown"))
 end
@@ -318,7 +320,7 @@ M.tensorboard_trace_handler = signature("profiler.tensorboard_trace_handler(path
   .. "bool use_gzip=false)", function(dir, name, gzip) return require("moth.profiler.handler")(dir, name, gzip) end)
 
 --- step_breakdown(step, { steps = 10, warmup = 2 }): calls step() so often, and says where its time goes: a table of
--- milliseconds a step { total, loader, forward, backward, optimizer, other }, which prints.
+-- milliseconds a step { total, loader, forward, backward, optimizer, communication, other }, which prints.
 M.step_breakdown = signature("profiler.step_breakdown(callable step, *, count steps=10, size warmup=2)",
   function(step, steps, warmup)
     for _ = 1, warmup do step() end

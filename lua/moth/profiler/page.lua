@@ -34,7 +34,7 @@ td.share { background: linear-gradient(90deg, #48f5 var(--w), transparent var(--
 <script>
 "use strict";
 const D = JSON.parse(document.getElementById("data").textContent);
-const hue = { forward: 210, backward: 28, optimizer: 275, loader: 140 };
+const hue = { forward: 210, backward: 28, optimizer: 275, loader: 140, communication: 330 };
 const el = (id) => document.getElementById(id);
 const time = (us) => us >= 1e6 ? (us / 1e6).toFixed(3) + " s" : us >= 1e3 ? (us / 1e3).toFixed(3) + " ms" : us.toFixed(2) + " us";
 const shade = (i) => 58 + (i * 37) % 22;
@@ -48,7 +48,7 @@ const tracks = D.tracks.map((t) => {
     at += t.start[i]; start[i] = at / 1000; stop[i] = (at + t.length[i]) / 1000; own[i] = stop[i] - start[i];
     const up = t.parent[i];
     if (up >= 0) { own[up] -= own[i]; depth[i] = depth[up] + 1; deepest = Math.max(deepest, depth[i]); }
-    part[i] = up >= 0 && part[up] !== "forward" ? part[up] : D.parts[t.part[i]];
+    part[i] = up >= 0 && part[up] !== "forward" && D.parts[t.part[i]] !== "communication" ? part[up] : D.parts[t.part[i]];
   }
   return { label: t.label, device: !!t.device, n, start, stop, own, depth, part, deepest, name: t.name, parent: t.parent, place: t.place };
 });

@@ -15,7 +15,8 @@ end
 local M = {}
 
 --- The kinds of events: MothEventKind.
-M.kinds = { op = 0, node = 1, range = 2, module = 3, step = 4, loader = 5, optimizer = 6, compiled = 7 }
+M.kinds = { op = 0, node = 1, range = 2, module = 3, step = 4, loader = 5, optimizer = 6, compiled = 7,
+  collective = 8 }
 
 -- fn(...), within a range of this kind and name where a profile is recorded; its results.
 local function call(_, kind, name, fn, ...)

@@ -92,7 +92,7 @@ local event = M.event
 function M.new(handle)
   local info = C.info(handle)
   local r = setmetatable({ handle = handle, names = info.names, places = info.places, duration = info.duration,
-    lost = info.lost, lost_since = info.lost_since, began = info.began, tracks = {} }, Recording)
+    lost = info.lost, lost_since = info.lost_since, began = info.began, thread = info.thread, tracks = {} }, Recording)
   for i, t in ipairs(info.threads) do r.tracks[i] = track_of(t, info.duration) end
   r.device, r.by_events, r.nwork = info.device, info.by_events, info.nwork
   r.work = ffi.cast(work_type, info.work)

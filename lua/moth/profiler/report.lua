@@ -22,7 +22,7 @@ local function list(n, at)
   return "[" .. table.concat(parts, ",") .. "]"
 end
 
-local parts = { "forward", "backward", "optimizer", "loader" }
+local parts = { "forward", "backward", "optimizer", "loader", "communication" }
 local number_of = {}
 for k, part in ipairs(parts) do number_of[part] = k - 1 end
 
@@ -117,7 +117,7 @@ function M.write(r, path)
   card("outside of them", time(outside / 1e3))
   if r.nwork > 0 then card("in kernels", time(r:device_time() / 1e3)) end
   local b = breakdown.of(r)
-  for _, part in ipairs { "loader", "forward", "backward", "optimizer" } do
+  for _, part in ipairs { "loader", "forward", "backward", "optimizer", "communication" } do
     if b[part] > 0 then card(part, time(b[part] * b.steps * 1e3)) end
   end
   local data = ('{"about":%s,"duration":%d,"parts":%s,"cards":[%s],"names":%s,"places":%s,\n"tracks":[%s]}'):format(

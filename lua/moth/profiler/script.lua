@@ -5,7 +5,7 @@ local M = {}
 
 local profile, path
 
---- Begins to record. to: where the report goes (".json": a Chrome trace), "" for moth-profile.html.
+--- Begins to record. to: where the report goes (".json", ".pftrace": a trace), "" for moth-profile.html.
 function M.start(to)
   path = to ~= "" and to or "moth-profile.html"
   profile = require("moth.profiler").profile { with_modules = true, record_shapes = true, with_flops = true }
@@ -20,7 +20,8 @@ function M.finish()
   prof:stop()
   local list = prof:key_averages()
   io.stderr:write(list:table { row_limit = 20, header = ("moth --profile, process %d"):format(system.pid()) }, "\n")
-  if path:find("%.json$") or path:find("%.json%.gz$") then
+  local plain = path:gsub("%.gz$", "")
+  if plain:find("%.json$") or plain:find("%.pftrace$") then
     prof:export_chrome_trace(path)
   elseif path:find("%.svg$") then
     prof:flame_graph(path)
