@@ -36,6 +36,12 @@ describe("example", function()
     example(2, "tp_mlp", "", "%[128, 64%] here", "forward: off by [%d.e-]+, 2 all_reduce",
       "sequence parallel: %[2, 8, 64%]")
   end)
+  it("lab_patterns: DDP, FSDP, TP, PP by what they hold and send; which one; limits #M502", function()
+    example(2, "lab_patterns", "", "DDP +cuts the batch +a rank holds 100 %%, sends +2%d%d%d KB: %d all_reduce",
+      "FSDP +cuts parameters +a rank holds +50 %%, sends +3%d%d%d KB: %d all_gather, %d reduce_scatter",
+      "TP +cuts matrices +a rank holds +50 %%, sends +%d%d KB: 1 all_reduce\n", "PP +cuts layers .-%d send, %d recv\n",
+      "24 GB: DDP", "80 GB: FSDP %(", "80 GB: FSDP %+ TP", "bubble +27.27 %%", "1 break of a compiled graph")
+  end)
   it("moe: experts over ranks", function()
     example(2, "moe", "--quick", "8 experts, 4 here", "step 60: %d+ %% right")
   end)

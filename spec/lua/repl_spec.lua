@@ -24,7 +24,7 @@ local function session(lines)
   return out, errors
 end
 
-describe("the prompt #quick", function()
+describe("the prompt #quick #M508", function()
   it("keeps locals, and leaves globals and blocks alone", function()
     local function rewritten(text)
       local out, names = locals.rewrite(text)

@@ -649,7 +649,7 @@ local function run_larger(op)
   end
 end
 
-describe("forward", function()
+describe("forward #M500", function()
   local threads_before
   setup(function()
     threads_before = B.num_threads()

@@ -10,7 +10,7 @@ local ops_total, ops_first, ops_second, without = 0, 0, {}, {}
 local call, differentiable = S.call, S.differentiable
 local has_derivative, as_function = S.has_derivative, S.as_function
 
-describe("gradients", function()
+describe("gradients #M500", function()
   for _, op in ipairs(S.selected()) do
     if has_derivative(op) then
       it(S.title(op), function()
