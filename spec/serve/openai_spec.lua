@@ -1,0 +1,120 @@
+-- OpenAI's paths of moth.serve, with an engine that gives the prompt's words back (echo_engine.lua).
+local moth = require "moth"
+local cjson = require "cjson"
+
+local has_http = require("moth.serve.front").available()
+local function describe_served(name, fn) (has_http and describe or pending)(name, fn) end
+
+describe_served("moth.serve's OpenAI paths #M430", function()
+  local server
+  setup(function()
+    local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"
+    package.path = here .. "/?.lua;" .. package.path
+    server = moth.serve.spawn { port = 0, limits = { queue = 4, wait_ms = 400 },
+      models = { echo = { engine = "echo_engine", options = { pause = 0.002 } } } }
+  end)
+  teardown(function() if server then assert.equal(0, server:stop()) end end)
+
+  local function post(path, request)
+    local answer = server:post(path, cjson.encode(request))
+    return answer.status, cjson.decode(answer.body), answer
+  end
+
+  it("completes", function()
+    local status, out = post("/v1/completions", { model = "echo", prompt = "one two three", max_tokens = 2, n = 2,
+      temperature = 0.5, seed = 7, stop = "x", logprobs = 1 })
+    assert.equal(200, status)
+    assert.equal("text_completion", out.object)
+    assert.equal("one two ", out.choices[1].text)
+    assert.equal("length", out.choices[2].finish_reason)
+    assert.same({ 0, 4 }, out.choices[1].logprobs.text_offset)
+    assert.same({ prompt_tokens = 3, completion_tokens = 2, total_tokens = 5 }, out.usage)
+    assert.matches('moth_tokens_total{model="echo",direction="out"} 2', server:get("/metrics").body, 1, true)
+    assert.equal("echo", cjson.decode(server:get("/v1/models").body).data[1].id)
+  end)
+
+  it("chats, whole and as a stream", function()
+    local messages = { { role = "system", content = "be" }, { role = "user",
+      content = { { type = "text", text = "good " }, { type = "text", text = "morning" } } } }
+    local status, out = post("/v1/chat/completions", { model = "echo", messages = messages })
+    assert.equal(200, status)
+    assert.same({ role = "assistant", content = "good morning" }, out.choices[1].message)
+    local answer = server:post("/v1/chat/completions", cjson.encode { model = "echo", messages = messages, stream = true,
+      stream_options = { include_usage = true }, logprobs = true, top_logprobs = 1 })
+    assert.matches("^text/event%-stream", answer.headers["content-type"])
+    local text, last, usage = {}, nil, nil
+    for data in answer.body:gmatch "data: ([^\n]+)\n\n" do
+      if data ~= "[DONE]" then
+        local event = cjson.decode(data)
+        assert.equal("chat.completion.chunk", event.object)
+        if event.choices[1] then
+          text[#text + 1] = event.choices[1].delta.content
+          assert.equal(#text == 1 and "assistant" or nil, event.choices[1].delta.role)
+          last = event.choices[1].finish_reason
+        else
+          usage = event.usage
+        end
+      end
+    end
+    assert.same({ "good ", "morning" }, text)
+    assert.equal("stop", last)
+    assert.equal(2, usage.completion_tokens)
+    assert.matches("data: %[DONE%]\n\n$", answer.body)
+  end)
+
+  it("refuses by the field's name", function()
+    local function refused(code, param, pattern, request, path)
+      local status, out = post(path or "/v1/completions", request)
+      assert.equal(code, status)
+      assert.equal(param or cjson.null, out.error.param)
+      assert.matches(pattern, out.error.message)
+    end
+    refused(400, "tools", "is not supported here", { model = "echo", prompt = "a", tools = {} })
+    refused(400, "presence_penalty", "only 0", { model = "echo", prompt = "a", presence_penalty = 1 })
+    refused(400, "temperature", "expected a number from 0 to 2", { model = "echo", prompt = "a", temperature = -1 })
+    refused(400, "max_tokens", "at most 100", { model = "echo", prompt = "a", max_tokens = 101 })
+    refused(400, "messages[0].content", "UTF%-8", { model = "echo", messages = { { role = "user", content = "\255" } } },
+      "/v1/chat/completions")
+    refused(400, "prompt", "is missing", { model = "echo" })
+    refused(404, "model", "there is no language model 'x'", { model = "x", prompt = "a" })
+    refused(400, nil, "^%[llm%] the prompt is too long$", { model = "echo", prompt = "!refuse" })
+    local status = server:post("/v2/models/echo/infer", "{}").status
+    assert.equal(400, status)
+  end)
+
+  it("a client that leaves ends its request, and waiting has an end", function()
+    local client = server:connect()
+    local seen = 0
+    client:request("POST", "/v1/completions", cjson.encode { model = "echo", prompt = ("word "):rep(100000), stream = true },
+      nil, function()
+        seen = seen + 1
+        return seen < 3
+      end)
+    client:close()
+    assert.equal(3, seen)
+    local status = post("/v1/completions", { model = "echo", prompt = "!hang" })
+    assert.equal(503, status)
+    local text
+    for _ = 1, 100 do
+      post("/v1/completions", { model = "echo", prompt = "x" })
+      text = server:get("/metrics").body
+      if text:find('moth_engine_cancelled{model="echo"} 2', 1, true) then break end
+    end
+    assert.matches('moth_engine_cancelled{model="echo"} 2', text, 1, true)
+    assert.matches('moth_engine_running{model="echo"} 0', text, 1, true)
+  end)
+
+  it("an engine that ends: 503, and again when it is back; a request that ends it twice is refused #slow", function()
+    for _, wanted in ipairs { 503, 503, 422 } do
+      assert.equal(wanted, (post("/v1/completions", { model = "echo", prompt = "!die" })))
+      if wanted == 503 then
+        assert.equal(503, (post("/v1/completions", { model = "echo", prompt = "a" })))
+        for _ = 1, 400 do
+          if server:get("/v2/health/ready").status == 200 then break end
+          require("moth.utils.system").sleep(0.02)
+        end
+      end
+    end
+    assert.equal(200, (post("/v1/completions", { model = "echo", prompt = "a" })))
+  end)
+end)
