@@ -39,8 +39,8 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     local status, out = post("/v1/chat/completions", { model = "echo", messages = messages })
     assert.equal(200, status)
     assert.same({ role = "assistant", content = "good morning" }, out.choices[1].message)
-    local answer = server:post("/v1/chat/completions", cjson.encode { model = "echo", messages = messages, stream = true,
-      stream_options = { include_usage = true }, logprobs = true, top_logprobs = 1 })
+    local answer = server:post("/v1/chat/completions", cjson.encode { model = "echo", messages = messages,
+      stream = true, stream_options = { include_usage = true }, logprobs = true, top_logprobs = 1 })
     assert.matches("^text/event%-stream", answer.headers["content-type"])
     local text, last, usage = {}, nil, nil
     for data in answer.body:gmatch "data: ([^\n]+)\n\n" do
@@ -73,8 +73,8 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     refused(400, "presence_penalty", "only 0", { model = "echo", prompt = "a", presence_penalty = 1 })
     refused(400, "temperature", "expected a number from 0 to 2", { model = "echo", prompt = "a", temperature = -1 })
     refused(400, "max_tokens", "at most 100", { model = "echo", prompt = "a", max_tokens = 101 })
-    refused(400, "messages[0].content", "UTF%-8", { model = "echo", messages = { { role = "user", content = "\255" } } },
-      "/v1/chat/completions")
+    refused(400, "messages[0].content", "UTF%-8",
+      { model = "echo", messages = { { role = "user", content = "\255" } } }, "/v1/chat/completions")
     refused(400, "prompt", "is missing", { model = "echo" })
     refused(404, "model", "there is no language model 'x'", { model = "x", prompt = "a" })
     refused(400, nil, "^%[llm%] the prompt is too long$", { model = "echo", prompt = "!refuse" })
@@ -85,11 +85,11 @@ describe_served("moth.serve's OpenAI paths #M430", function()
   it("a client that leaves ends its request, and waiting has an end", function()
     local client = server:connect()
     local seen = 0
-    client:request("POST", "/v1/completions", cjson.encode { model = "echo", prompt = ("word "):rep(100000), stream = true },
-      nil, function()
-        seen = seen + 1
-        return seen < 3
-      end)
+    local request = { model = "echo", prompt = ("word "):rep(100000), stream = true }
+    client:request("POST", "/v1/completions", cjson.encode(request), nil, function()
+      seen = seen + 1
+      return seen < 3
+    end)
     client:close()
     assert.equal(3, seen)
     local status = post("/v1/completions", { model = "echo", prompt = "!hang" })

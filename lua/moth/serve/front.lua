@@ -12,6 +12,7 @@ local class = require "moth.class"
 local M = {}
 
 local cqueues, condition, server, new_headers, errno, signals
+local plain_step -- of lua-http's streams
 local loop -- the controller
 
 --- Whether lua-http is there; else what to do.
@@ -32,6 +33,7 @@ local function open()
   if not ok then check.fail("[serve] %s", message) end
   cqueues, condition, server = require "cqueues", require "cqueues.condition", require "http.server"
   new_headers, errno, signals = require("http.headers").new, require "cqueues.errno", require "cqueues.signal"
+  plain_step = require("http.h1_stream").methods.step
   loop = cqueues.new()
 end
 
@@ -183,8 +185,17 @@ function Request:finish() return self.stream:write_chunk("", true, WRITE) end
 
 local SLOW = 10 -- seconds for the headers
 
+-- lua-http reads what is left of a body when a stream ends, and would go on for ever where the client has closed the
+-- connection in the middle of one: its step says true without a byte.
+local function step(stream, seconds)
+  local had_headers, before, state = stream.has_main_headers, stream.stats_recv, stream.state
+  local ok, message, number = plain_step(stream, seconds)
+  if ok and had_headers and stream.stats_recv == before and stream.state == state then return nil, "closed" end
+  return ok, message, number
+end
+
 local function handle(handler, stream)
-  stream.use_zlib = false
+  stream.use_zlib, stream.step = false, step
   local request = Request()
   request.stream, request.started = stream, M.now()
   local headers, _, why = stream:get_headers(SLOW)
