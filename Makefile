@@ -325,6 +325,7 @@ parity: all
 	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py $(B)/parity_ops $(OPS) && \
 	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops_check.py $(B)/parity_ops
+	@$(HERE) spec/parity/leads.lua $(B)/parity_leads.json && python3 spec/parity/leads.py $(B)/parity_leads.json
 	@rm -rf $(B)/parity_events
 	@$(HERE) spec/parity/events.lua $(B)/parity_events
 	@python3 spec/parity/events.py $(B)/parity_events

@@ -174,6 +174,14 @@ describe("the prompt #quick #M508", function()
       .. "true\ntrue\n  _ +true\n  gcinfo +7\n  moth +[^\n]+\ntrue\n$", out)
   end)
 
+  it("suggests names where what is called is nil", function()
+    local _, errors = session { "local net = { moth.nn.ReLU() }", "net[1]:forwrd(1)", "prnt(1)",
+      "net[1]:zzzzzz()" }
+    assert.matches("call method 'forwrd' %(a nil value%); did you mean 'forward'%?\n", errors)
+    assert.matches("call global 'prnt' %(a nil value%); did you mean 'print'%?\n", errors)
+    assert.matches("call method 'zzzzzz' (a nil value)\n", errors, 1, true)
+  end)
+
   it("looks words up in ops, functions, classes and modules", function()
     local out = session { "??dropout", "??loader", "??cross_entropy", "??tensorboard", "??no such thing",
       "net = moth.nn.Sequential(moth.nn.Linear(2, 3))", "?net[1].weight" }

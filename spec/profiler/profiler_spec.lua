@@ -89,6 +89,27 @@ describe("profiler.profile #quick", function()
     assert.error_matches(function() list:table { sort_by = "cpu_time_totl" } end, "cpu_time_total")
   end)
 
+  it("agrees with a clock outside: the best of five is within 3 % of it", function()
+    local ffi = require "ffi"
+    pcall(ffi.cdef, "struct profiler_time { long s, ns; }; int clock_gettime(int clock, struct profiler_time *t);")
+    local at = ffi.new "struct profiler_time"
+    local function now()
+      ffi.C.clock_gettime(1, ffi.cast("void *", at))
+      return tonumber(at.s) * 1e6 + tonumber(at.ns) / 1e3
+    end
+    local x, best = moth.randn(256, 256), 1
+    for _ = 1, 5 do
+      local t
+      local prof = profiler.profile(function()
+        t = now()
+        for _ = 1, 30 do x:mm(x):free() end
+        t = now() - t
+      end)
+      best = math.min(best, math.abs(1 - prof:key_averages().self_cpu_time_total / t))
+    end
+    assert.is_true(best < 0.03, best)
+  end)
+
   it("counts the time of a name within itself once", function()
     local prof = profiler.profile(function()
       profiler.record_function("a", function() profiler.record_function("a", busy, moth.randn(32, 32)) end)

@@ -18,8 +18,7 @@ static void retain_push(lua_State *L, MothTensor *t) {
   moth_lua_push_tensor(L, t);
 }
 
-/* Pushes a function of Lua's, to be called; an error where it cannot be. */
-static MothStatus push_function(lua_State *L, const MothLuaRef *fn, int nargs) {
+MothStatus moth_lua_push_hook(lua_State *L, const MothLuaRef *fn, int nargs) {
   if (!L)
     return moth_lua_no_state();
   if (!lua_checkstack(L, nargs + 8))
@@ -44,7 +43,7 @@ static MothStatus same_shape(const MothTensor *a, const MothTensor *b) {
 
 static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
   lua_State *L = moth_lua_current;
-  MOTH_TRY(push_function(L, ctx, 1));
+  MOTH_TRY(moth_lua_push_hook(L, ctx, 1));
   retain_push(L, grad);
   MOTH_TRY(moth_lua_call(L, 1, 1));
   MothHandle *r = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
@@ -64,7 +63,7 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
 static MothStatus run_after(void *ctx, MothTensor *leaf, MothTensor **out) {
   lua_State *L = moth_lua_current;
   (void)out;
-  MOTH_TRY(push_function(L, ctx, 1));
+  MOTH_TRY(moth_lua_push_hook(L, ctx, 1));
   retain_push(L, leaf);
   MOTH_TRY(moth_lua_call(L, 1, 1));
   MothStatus s = MOTH_OK;
@@ -212,7 +211,7 @@ static MothStatus run_node_hook(void *ctx, MothNode *n, MothTensor **inputs, int
                                 MothTensor **results, int nresults) {
   lua_State *L = moth_lua_current;
   bool post = inputs != NULL;
-  MOTH_TRY(push_function(L, ctx, 4));
+  MOTH_TRY(moth_lua_push_hook(L, ctx, 4));
   int top = lua_gettop(L) - 1, nin = 0;
   if (post)
     nin = push_gradients(L, n, inputs, ninputs, true);
@@ -283,6 +282,11 @@ static void push_frame(lua_State *L, MothFrame *f) {
   lua_setmetatable(L, -2);
 }
 
+void moth_lua_push_watcher(lua_State *L, MothWatcher *w) {
+  push_frame(L, &w->frame);
+  moth_watch_nodes(w);
+}
+
 typedef struct LuaWatcher {
   MothWatcher w;
   MothLuaRef *made, *begin, *finish;
@@ -305,7 +309,7 @@ static MothStatus watch_made(void *ctx, MothNode *n) {
   const LuaWatcher *w = ctx;
   if (!is_seen(w->made))
     return MOTH_OK;
-  MOTH_TRY(push_function(moth_lua_current, w->made, 1));
+  MOTH_TRY(moth_lua_push_hook(moth_lua_current, w->made, 1));
   moth_lua_push_node(moth_lua_current, n);
   return moth_lua_call(moth_lua_current, 1, 0);
 }
@@ -314,7 +318,7 @@ static MothStatus watch_begin(void *ctx, MothNode *n, MothTensor *const *grads, 
   const LuaWatcher *w = ctx;
   if (!is_seen(w->begin))
     return MOTH_OK;
-  MOTH_TRY(push_function(moth_lua_current, w->begin, 2));
+  MOTH_TRY(moth_lua_push_hook(moth_lua_current, w->begin, 2));
   moth_lua_push_node(moth_lua_current, n);
   push_gradients(moth_lua_current, n, grads, ngrads, false);
   return moth_lua_call(moth_lua_current, 2, 0);
@@ -330,7 +334,7 @@ static MothStatus watch_end(void *ctx, MothNode *n, MothTensor *const *grads, in
     if (!L || !lua_checkstack(L, 8))
       return status;
     moth_lua_push_parked(L);
-    if (push_function(L, w->finish, 3) == MOTH_OK) {
+    if (moth_lua_push_hook(L, w->finish, 3) == MOTH_OK) {
       moth_lua_push_node(L, n);
       lua_pushnil(L);
       lua_pushboolean(L, 0);
@@ -340,7 +344,7 @@ static MothStatus watch_end(void *ctx, MothNode *n, MothTensor *const *grads, in
     moth_lua_pop_parked(L);
     return status;
   }
-  MOTH_TRY(push_function(L, w->finish, 3));
+  MOTH_TRY(moth_lua_push_hook(L, w->finish, 3));
   moth_lua_push_node(L, n);
   push_gradients(L, n, grads, ngrads, true);
   lua_pushboolean(L, 1);
@@ -370,8 +374,7 @@ static int b_watch_nodes(lua_State *L) {
                     .made = hold_field(L, 1, "made"),
                     .begin = hold_field(L, 1, "begin"),
                     .finish = hold_field(L, 1, "finish")};
-  push_frame(L, &w->w.frame);
-  moth_watch_nodes(&w->w);
+  moth_lua_push_watcher(L, &w->w);
   return 1;
 }
 
@@ -392,7 +395,7 @@ static void drop_saved(MothFrame *f) {
 static MothStatus pack(void *ctx, MothTensor *t, void **packed) {
   const LuaSaved *s = ctx;
   lua_State *L = moth_lua_current;
-  MOTH_TRY(push_function(L, s->pack, 1));
+  MOTH_TRY(moth_lua_push_hook(L, s->pack, 1));
   retain_push(L, t);
   MOTH_TRY(moth_lua_call(L, 1, 1));
   *packed = moth_lua_ref_new(L);
@@ -402,7 +405,7 @@ static MothStatus pack(void *ctx, MothTensor *t, void **packed) {
 static MothStatus unpack(void *ctx, void *packed, MothTensor **out) {
   const LuaSaved *s = ctx;
   lua_State *L = moth_lua_current;
-  MOTH_TRY(push_function(L, s->unpack, 1));
+  MOTH_TRY(moth_lua_push_hook(L, s->unpack, 1));
   if (!moth_lua_ref_push(L, packed))
     return MOTH_ERR_STATE;
   MOTH_TRY(moth_lua_call(L, 1, 1));
@@ -470,10 +473,10 @@ static int frame_gc(lua_State *L) {
     return 0;
   MothFrame *f = h->u.frame;
   h->u.frame = NULL;
-  if (f->drop == drop_watcher)
-    moth_unwatch_nodes((MothWatcher *)f);
-  else
+  if (f->drop == drop_saved)
     moth_close_saved_hooks((MothSavedHooks *)f);
+  else
+    moth_unwatch_nodes((MothWatcher *)f);
   moth_frame_release(f);
   return 0;
 }
@@ -495,7 +498,7 @@ static MothStatus run_callback(void *ctx, MothStatus status) {
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
   moth_lua_push_parked(L);
-  MothStatus s = push_function(L, ctx, 1);
+  MothStatus s = moth_lua_push_hook(L, ctx, 1);
   if (s == MOTH_OK) {
     if (status == MOTH_OK)
       lua_pushnil(L);
@@ -551,6 +554,7 @@ void moth_lua_open_hooks(lua_State *L) {
                                  {"has_hooks", b_has_hooks},
                                  {"register_node_hook", b_register_node_hook},
                                  {"watch_nodes", b_watch_nodes},
+                                 {"watch_anomalies", moth_lua_watch_anomalies},
                                  {"open_saved_hooks", b_open_saved_hooks},
                                  {"disable_saved_hooks", b_disable_saved_hooks},
                                  {"close_frame", b_close_frame},

@@ -119,6 +119,16 @@ void moth_lua_pop_parked(lua_State *L);
 /* The error of code that needs Lua in a thread without a running state. */
 MothStatus moth_lua_no_state(void);
 
+/* The frames of Lua functions outside of moth's library from the innermost one on, at most `most`; returns how many. Their
+ * sources live as long as these functions. */
+typedef struct MothLuaFrame {
+  const char *source;
+  int line;
+} MothLuaFrame;
+int moth_lua_frames(lua_State *L, int most, MothLuaFrame *found);
+/* "train.lua" of "@train.lua", in text; the first line of a chunk's text. */
+const char *moth_lua_source_name(const char *source, char *text, size_t size);
+
 /* Calls the function below its nargs arguments on the stack, from within a call of moth's; its error is kept. All Lua
  * that C runs is called here, so that endless recursion meets a limit. */
 MothStatus moth_lua_call(lua_State *L, int nargs, int nresults);
@@ -167,6 +177,11 @@ bool moth_lua_push_hooks(lua_State *L, const MothTensor *t);
 void moth_lua_push_node(lua_State *L, MothNode *n);
 MothNode *moth_lua_check_node(lua_State *L, int idx);
 int moth_lua_next_input(const MothNode *n, int i);
+/* Pushes a function that Lua has given as a hook, to be called with nargs arguments; an error where it cannot be. */
+MothStatus moth_lua_push_hook(lua_State *L, const MothLuaRef *fn, int nargs);
+/* Opens a watcher of nodes, and pushes the userdata that closes it; takes over two references. */
+void moth_lua_push_watcher(lua_State *L, MothWatcher *w);
+int moth_lua_watch_anomalies(lua_State *L); /* anomaly.c */
 void moth_lua_push_metadata(lua_State *L, MothNode *n);
 /* The function of hook h if that is one of this state's; else NULL. */
 MothLuaRef *moth_lua_hook_of(lua_State *L, const MothHook *h);

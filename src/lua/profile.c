@@ -16,14 +16,7 @@ static char key_meta;
 
 enum { MOST_FRAMES = 12, LEVELS = 60 };
 
-typedef struct Frame {
-  const char *source;
-  int line;
-} Frame;
-
-/* The frames of Lua functions outside of moth's library from the innermost one on; their sources live as long as these
- * functions. */
-static int frames_of(lua_State *L, int most, Frame *found) {
+int moth_lua_frames(lua_State *L, int most, MothLuaFrame *found) {
   lua_Debug ar;
   const char *library = moth_lua_library(L);
   size_t length = library ? strlen(library) : 0;
@@ -32,13 +25,12 @@ static int frames_of(lua_State *L, int most, Frame *found) {
     lua_getinfo(L, "Sl", &ar);
     if (ar.currentline <= 0 || (length && strncmp(ar.source, library, length) == 0))
       continue;
-    found[n++] = (Frame){ar.source, ar.currentline};
+    found[n++] = (MothLuaFrame){ar.source, ar.currentline};
   }
   return n;
 }
 
-/* "train.lua" of "@train.lua"; the first line of a chunk's text. */
-static const char *name_of(const char *source, char *text, size_t size) {
+const char *moth_lua_source_name(const char *source, char *text, size_t size) {
   size_t n = strcspn(source, "\n"), from = *source == '@' || *source == '=';
   size_t skip = n - from >= size ? n - size + 1 : from; /* the end of a long path says more */
   memcpy(text, source + skip, n - skip);
@@ -48,23 +40,25 @@ static const char *name_of(const char *source, char *text, size_t size) {
 
 static int32_t here(int frames) {
   lua_State *L = moth_lua_current;
-  Frame found[MOST_FRAMES];
+  MothLuaFrame found[MOST_FRAMES];
   char text[256];
   if (!L || !lua_checkstack(L, 8))
     return -1;
   int32_t place = -1;
-  for (int n = frames_of(L, frames, found); n-- > 0;)
-    place = moth_profile_intern(place, name_of(found[n].source, text, sizeof text), found[n].line);
+  for (int n = moth_lua_frames(L, frames, found); n-- > 0;)
+    place = moth_profile_intern(place, moth_lua_source_name(found[n].source, text, sizeof text),
+                                found[n].line);
   return place;
 }
 
 /* frames(n) -> "train.lua:12\ntrain.lua:30\n": at most n lines, the innermost first */
 static int b_frames(lua_State *L) {
-  Frame found[MOST_FRAMES];
+  MothLuaFrame found[MOST_FRAMES];
   char text[MOST_FRAMES * 280], *at = text, source[256];
-  int n = frames_of(L, (int)moth_lua_check_integer(L, 1, 1, MOST_FRAMES), found);
+  int n = moth_lua_frames(L, (int)moth_lua_check_integer(L, 1, 1, MOST_FRAMES), found);
   for (int i = 0; i < n; i++)
-    at += sprintf(at, "%s:%d\n", name_of(found[i].source, source, sizeof source), found[i].line);
+    at += sprintf(at, "%s:%d\n", moth_lua_source_name(found[i].source, source, sizeof source),
+                  found[i].line);
   lua_pushlstring(L, text, (size_t)(at - text));
   return 1;
 }

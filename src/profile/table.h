@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "moth.h"
+
 typedef struct MothName {
   const char *text; /* owned */
   int32_t outer, line;
@@ -19,6 +21,6 @@ typedef struct MothNames {
 void moth_names_init(MothNames *names);
 void moth_names_free(MothNames *names);
 /* The number of the entry with these three; -1: no memory. *text: its own copy of the text. */
-int32_t moth_names_add(MothNames *names, int32_t outer, const char *text, int32_t line,
-                       const char **own);
+MOTH_API int32_t moth_names_add(MothNames *names, int32_t outer, const char *text, int32_t line,
+                                const char **own);
 #endif

@@ -2,14 +2,12 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
-local graph = require "moth.autograd.graph"
+local within = require "moth.dispatch.within"
 
 local M = {}
 
-local frames = B.profile.frames
-local function forward_of(node)
-  local kept = node.metadata.traceback
-  return kept and "The forward call was made here:\n" .. kept:gsub("[^\n]+", "  %0"):gsub("\n$", "")
+local function forward_of(frames)
+  return frames and "The forward call was made here:\n" .. frames:gsub("[^\n]+", "  %0"):gsub("\n$", "")
     or "The forward call was made before anomaly detection was on."
 end
 
@@ -46,24 +44,20 @@ local function argument(node, i)
   return list and list[i]
 end
 
-local function watcher(check_nan, check_inf)
+-- A function for B.watch_anomalies, and the table where it notes the first node that has failed.
+local function watcher(check_inf)
   local w = { failed = nil }
-  w.callbacks = {
-    made = function(node) node.metadata.traceback = frames(12) end,
-    finish = function(node, grads, ok)
-      if not ok then w.failed = w.failed or ("in %s. %s"):format(node:name(), forward_of(node)) end
-      if not (ok and check_nan) then return end
-      for i = 1, grads and grads.n or 0 do
-        local what = B.is_tensor(grads[i]) and wrong(grads[i], check_inf)
-        if what then
-          local name = argument(node, i)
-          error(("Function '%s' returned %s values in its %dth output%s. %s"):format(node:name(), what, i - 1,
-            name and (" (the gradient of %s)"):format(name) or "", forward_of(node)), 0)
-        end
-      end
-    end,
-  }
-  return w
+  return function(node, frames, output, gradient)
+    if not output then
+      w.failed = w.failed or ("in %s. %s"):format(node:name(), forward_of(frames))
+      return
+    end
+    local what = wrong(gradient, check_inf)
+    if not what then return end
+    local name = argument(node, output + 1)
+    error(("Function '%s' returned %s values in its %dth output%s. %s"):format(node:name(), what, output,
+      name and (" (the gradient of %s)"):format(name) or "", forward_of(frames)), 0)
+  end, w
 end
 
 local function options_of(name, o)
@@ -78,14 +72,16 @@ end
 
 --- Runs fn(...), forward and backward. An error of backward says which op's derivative it came from and where that op
 -- was called; a derivative that gives NaN is such an error. detect_anomaly(fn, …) or detect_anomaly(options, fn, …):
--- check_nan (true), check_inf (false). It keeps a traceback for each op that is recorded.
+-- check_nan (true), check_inf (false). It keeps the frames of each op that is
+-- recorded.
 function M.detect_anomaly(options, fn, ...)
   if check.is_callable(options) then return M.detect_anomaly({}, options, fn, ...) end
   local check_nan, check_inf = options_of("detect_anomaly", options)
   if not check.is_callable(fn) then check.fail("[detect_anomaly] expected a function, got %s", type(fn)) end
-  local w = watcher(check_nan, check_inf)
+  local found, w = watcher(check_inf)
   local function pack(...) return { n = select("#", ...), ... } end
-  local results = pack(xpcall(graph.watch_nodes, trace.keep, w.callbacks, fn, ...))
+  local results = pack(xpcall(within, trace.keep, function() return B.watch_anomalies(found, check_nan, check_inf) end,
+    B.close_frame, nil, fn, ...))
   if results[1] then return unpack(results, 2, results.n) end
   local err = results[2]
   if w.failed and type(err) == "string" and not err:find(w.failed, 1, true) then err = err .. "\n" .. w.failed end
@@ -99,8 +95,8 @@ local on -- the open watcher of set_detect_anomaly
 function M.set_detect_anomaly(mode, options)
   local check_nan, check_inf = options_of("set_detect_anomaly", options)
   if on then B.close_frame(on.frame) end
-  on = mode and watcher(check_nan, check_inf) or nil
-  if on then on.frame, on.check_nan = B.watch_nodes(on.callbacks), check_nan end
+  on = nil
+  if mode then on = { frame = B.watch_anomalies(watcher(check_inf), check_nan, check_inf), check_nan = check_nan } end
 end
 
 function M.is_anomaly_enabled() return on ~= nil end

@@ -73,7 +73,8 @@ local function own_frames(text)
   return #kept > 0 and message .. "\nstack traceback:\n" .. table.concat(kept, "\n") or message
 end
 
---- Runs a chunk and shows what it returns; the first value is kept in `_`. True if there was no error.
+--- Runs a chunk and shows what it returns; the first value is kept in `_`. True if there was no error. session.text is
+-- what was typed.
 function M.evaluate(session, chunk)
   local results = pack(session.host.call(function()
     local r = pack(debugger.call(session, chunk))
@@ -81,7 +82,10 @@ function M.evaluate(session, chunk)
   end))
   if not results[1] then
     session.out:flush()
-    io.stderr:write(session.colour("error", own_frames(tostring(results[2]))), "\n")
+    local message = own_frames(tostring(results[2]))
+    local meant = require "moth.repl.meant"(session, session.text, message)
+    if meant ~= "" then message = message:gsub("^[^\n]*", function(line) return line .. meant end, 1) end
+    io.stderr:write(session.colour("error", message), "\n")
     return false
   end
   for i = 2, results.n do
@@ -124,6 +128,7 @@ local function read_chunk(session)
     local chunk, message = M.compile(session, text)
     if chunk or message ~= "more" then
       remember(session, text)
+      session.text = text
       return chunk, message
     end
     line = read ">> "
