@@ -340,7 +340,7 @@ FUZZ_LUA  = MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} $(LUAJIT) spec/fuzz/run.lua --
 fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
 	$(SUBMAKE) CC=gcc B=$(B)/asan SAN=$(ASAN) libs emu-lib
-	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files
+	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files && $(FUZZ_LUA) -- models
 	@$(FUZZ_LUA) MOTH_CUDA=emu MOTH_DEVICE=cuda -- calls surface hooks
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
 	@sh spec/fuzz/c_api.sh $(B)/asan $(B)/fuzz/c_api $(or $(FUZZ_RUNS),1000000) $$(date +%s)
