@@ -420,6 +420,11 @@ function M.load(path, device, Exported)
   if #program.results.leaves ~= (leaves.n or 0) then self:fail("the results are damaged") end
   local given = {}
   local spec = self:spec(p.spec, given)
+  for i, key in ipairs(type(spec) == "table" and spec.keys or {}) do -- a list of arguments, some of them nil
+    if type(key) ~= "number" or key ~= math.floor(key) or key < i or key > 250 then
+      self:fail("the arguments are damaged")
+    end
+  end
   local tensors_given = 0
   local constants = self:array(p.leaves, "the arguments", function(leaf)
     if leaf == false then tensors_given = tensors_given + 1 end
