@@ -65,6 +65,17 @@ for name, module in require("moth.each") {
 } do
   write(name, module, { moth.randn(2, 4, 8, 8) }, batch, { moth.randn(3, 4, 8, 8) })
 end
+-- M424: an image of the usual size.
+write("cnn", nn.Sequential(nn.Conv2d(3, 8, 3, { stride = 2, padding = 1 }), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Flatten(), nn.Linear(8 * 56 * 56, 10)), { moth.randn(1, 3, 224, 224) }, batch, { moth.randn(2, 3, 224, 224) })
+local matrix = moth.randn(3, 3)
+write("branches", function(x)
+  local y = moth.cond(x:sum():gt(0), function(v) return v:matmul(matrix) end, function(v) return -v end, { x })
+  local _, z = moth.while_loop(function(n) return n:lt(5) end, function(n, v) return n + 2, v * 2 + matrix end,
+    { moth.tensor(0), y })
+  return y, z
+end, { moth.ones(3, 3) }, nil, { -moth.ones(3, 3) })
+write("unfold", nn.Unfold(2, { padding = 1, stride = 2 }), { moth.randn(2, 3, 5, 6) }, nil, { moth.randn(2, 3, 5, 6) })
 local function several(x, y)
   return x:std(2), x:var({ 1, 2 }), x:argmax(2), (x:topk(2, 1)), x:max(2), x:cumsum(1), x:flip({ 2 }), x:triu(),
     moth.where(x:gt(0), x, y), x % 2, (x * y):sum(), x:clamp({ min = -1 }), x:log_softmax(2), x:logsumexp(1),

@@ -66,6 +66,7 @@ end
 
 -- One dimension, as a sum of selected elements with weights.
 local function resized(c, x, dim, r)
+  if r.out == 0 then return x:narrow(dim, 1, 0) end
   local places, most, outside = {}, 0, {}
   for i = 0, r.out - 1 do
     local at = coordinates[c.coordinate_transformation_mode](i, r)

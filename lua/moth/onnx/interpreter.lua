@@ -333,9 +333,16 @@ local function described(node, message)
   return ("[onnx] node %s (%s): %s"):format(node.label, node.op, message)
 end
 
-local function called(node, ok, ...)
-  if not ok then error(described(node, (...)), 0) end
-  return { ... }
+local function called(run, node, ok, ...)
+  if ok then return { ... } end
+  local message = tostring((...))
+  if message:find(": attempt to ", 1, true) or message:find(": bad argument #", 1, true) then
+    message = ("[onnx] node %s (%s): its inputs or attributes are not those that the operator takes"):format(node.label,
+      node.op)
+  elseif run.recording then
+    error((...), 0) -- it may be the record's own
+  end
+  error(described(node, message), 0)
 end
 
 -- Whether the results of a call are the same at each run.
@@ -362,15 +369,10 @@ function Run:graph(graph, inputs, outer, n)
   for i, name in ipairs(graph.inputs) do
     if i <= (n or #graph.inputs) and inputs[i] ~= nil then env[name] = inputs[i] end
   end
-  local recording = self.recording
   for i, node in ipairs(graph.nodes) do
     local results = node.folded
     if not results then
-      if recording then -- errors of a record pass as they are: they may be its own
-        results = { self:call(node, env) }
-      else
-        results = called(node, pcall(self.call, self, node, env))
-      end
+      results = called(self, node, pcall(self.call, self, node, env))
       if lasts(self, graph, node, results) then node.folded = results end
     elseif B.is_tensor(results[1]) then
       for k = 1, #node.outputs do self.static[results[k]] = "constant" end

@@ -43,10 +43,25 @@ function M.environment(writer, node, values)
 
   local function constant(v, dtype) return writer:constant(v, dtype) end
   env.constant = constant
-  function env.num(v, like) return constant(v, is_value(like) and like.dtype or like) end
+  function env.num(v, like) return constant(v, type(like) == "table" and like.dtype or like) end
+
+  -- Windows of one image, without a batch.
+  local windows = { Conv = true, ConvTranspose = true, MaxPool = true, AveragePool = true }
+  local make
+  local function batched(op, inputs, n, attributes)
+    local count = attributes.kernel_shape or attributes.strides
+    local x = inputs[1]
+    if not count or not x.ndim or x.ndim ~= #count + 1 then return nil end
+    local wide = make("Unsqueeze", x, env.ints { 0 })
+    local list = { wide, unpack(inputs, 2, n) }
+    list[n + 1] = attributes
+    local results = { make(op, unpack(list, 1, n + 1)) }
+    for i, v in ipairs(results) do results[i] = make("Squeeze", v, env.ints { 0 }) end
+    return unpack(results)
+  end
 
   -- A node, whose inputs are values, numbers (constants of the first value's dtype) or nil.
-  local function make(op, ...)
+  function make(op, ...)
     local n = select("#", ...)
     local inputs = { ... }
     local attributes = {}
@@ -56,6 +71,10 @@ function M.environment(writer, node, values)
     end
     if type(inputs[1]) == "table" and is_value(inputs[1][1]) then inputs, n = inputs[1], #inputs[1] end -- a list
     while n > 0 and inputs[n] == nil do n = n - 1 end
+    if windows[op] then
+      local made = { batched(op, inputs, n, attributes) }
+      if made[1] then return unpack(made) end
+    end
     local like
     for i = 1, n do
       if is_value(inputs[i]) and not like and not (op == "Where" and i == 1) then like = inputs[i].dtype end
@@ -181,6 +200,7 @@ function M.environment(writer, node, values)
     for i, p in ipairs(padding) do list[i], list[#padding + i] = p, p end
     return list
   end
+  env.twice = twice
   function env.window(stride, padding, dilation, groups, output_padding)
     return { strides = stride, pads = twice(padding), dilations = dilation, group = groups,
       output_padding = output_padding }
@@ -190,63 +210,118 @@ function M.environment(writer, node, values)
     return { kernel_shape = kernel, strides = stride or kernel, pads = twice(padding), dilations = dilation,
       ceil_mode = ceil_mode and 1 or 0, count_include_pad = count ~= nil and (count and 1 or 0) or nil }
   end
-  function env.adaptive(x, pool, global)
+  function env.max_pool_indices(x, attributes)
+    local first = x.ndim - #attributes.kernel_shape + 1
+    local plane = 1
+    for i = first, x.ndim do
+      if type(x.shape[i]) ~= "number" then env.refuse("positions in an image whose size changes") end
+      plane = plane * x.shape[i]
+    end
+    attributes.outputs = 2
+    local y, at = make("MaxPool", x, attributes)
+    at.dtype = "int64"
+    return y, make("Mod", at, plane) -- ONNX counts through all images
+  end
+  -- Windows of different sizes, a dimension at a time.
+  local function by_slices(x, reduce, first)
+    for i, n in ipairs(values.output_size) do
+      local size, axis, parts = x.shape[first + i], first + i - 1, {}
+      if n == -1 then n = size end
+      if type(size) ~= "number" then env.refuse("windows of a size that changes") end
+      local shape = { unpack(x.shape) }
+      for k = 0, n - 1 do
+        local from, stop = math.floor(k * size / n), math.ceil((k + 1) * size / n)
+        parts[k + 1] = reduce(make("Slice", x, env.ints { from }, env.ints { stop }, env.ints { axis }),
+          { axes = { axis }, keepdims = 1 })
+      end
+      shape[first + i] = n
+      x = make("Concat", parts, { axis = axis })
+      x.shape, x.ndim = shape, #shape
+    end
+    return x
+  end
+  function env.adaptive(x, pool, global, reduce)
     local kernel, ones = {}, true
     local first = x.ndim - #values.output_size
     for i, n in ipairs(values.output_size) do
       local size = x.shape[first + i]
       if n == -1 then n = size end
       ones = ones and n == 1
-      if not ones and (type(size) ~= "number" or size % n ~= 0) then
-        env.refuse(("windows of different sizes: %s to %s"):format(tostring(size), tostring(n)))
-      end
+      if not ones and (type(size) ~= "number" or size % n ~= 0) then return by_slices(x, reduce, first) end
       kernel[i] = type(size) == "number" and size / n
     end
+    if x.ndim < #kernel + 2 then return by_slices(x, reduce, first) end
     if ones then return global(x) end
     return pool(x, { kernel_shape = kernel, strides = kernel })
   end
 
-  -- Each place of the kernel is a slice; (N, C * places, blocks).
-  function env.columns(x, kernel, dilation, padding, stride)
-    local first = x.ndim == 3 and make("Unsqueeze", x, env.ints { 0 }) or x
-    local at = x.ndim - 2
-    local function pair(list) return list[1], list[2] or list[1] end
-    local kh, kw = pair(kernel)
-    local dh, dw = pair(dilation)
-    local ph, pw = pair(padding)
-    local sh, sw = pair(stride)
-    local h, w, c = x.shape[at + 1], x.shape[at + 2], x.shape[at]
-    if type(h) ~= "number" or type(w) ~= "number" or type(c) ~= "number" then
-      env.refuse("windows of an image whose size changes")
-    end
-    local rows = math.floor((h + 2 * ph - dh * (kh - 1) - 1) / sh) + 1
-    local columns = math.floor((w + 2 * pw - dw * (kw - 1) - 1) / sw) + 1
-    local padded = make("Pad", first, env.ints { 0, 0, ph, pw, 0, 0, ph, pw }, constant(0, x.dtype))
-    local parts = {}
-    for i = 0, kh - 1 do
-      for k = 0, kw - 1 do
-        local part = make("Slice", padded, env.ints { i * dh, k * dw }, env.ints { i * dh + (rows - 1) * sh + 1,
-          k * dw + (columns - 1) * sw + 1 }, env.ints { 2, 3 }, env.ints { sh, sw })
-        parts[#parts + 1] = make("Unsqueeze", part, env.ints { 2 })
-      end
-    end
-    local joined = make("Concat", parts, { axis = 2 })
-    return make("Reshape", joined, x.ndim == 3 and env.ints { c * kh * kw, rows * columns }
-      or env.ints { 0, c * kh * kw, rows * columns })
-  end
 
-  -- The inverse: ONNX's Col2Im, opset 18.
-  function env.image(x, size, kernel, dilation, padding, stride)
-    if writer.opset < 18 then env.refuse("it needs opset_version = 18") end
-    local function pair(list) return { list[1], list[2] or list[1] } end
-    local first = x.ndim == 2 and make("Unsqueeze", x, env.ints { 0 }) or x
-    local made = make("Col2Im", first, env.ints(pair(size)), env.ints(pair(kernel)), { dilations = pair(dilation),
-      pads = twice(pair(padding)), strides = pair(stride) })
-    return x.ndim == 2 and make("Squeeze", made, env.ints { 0 }) or made
-  end
 
   -- ---- formulas of several nodes -------------------------------------------------------------------
 
+  function env.is_float(meta) return B.dtype(meta.dtype).is_floating_point end
+  function env.truncated(x) return make("Mul", make("Sign", x), make("Floor", make("Abs", x))) end
+  -- Of integers: ONNX's division rounds towards 0.
+  function env.floored(a, b)
+    local q = make("Div", a, b)
+    local rest = make("Sub", a, make("Mul", q, b))
+    local below = make("And", make("Not", make("Equal", rest, 0)), make("Xor", make("Less", rest, 0),
+      make("Less", b, 0)))
+    return make("Where", below, make("Sub", q, 1), q)
+  end
+  function env.without_nan(op, a, b)
+    return make("Where", make("IsNaN", a), b, make("Where", make("IsNaN", b), a, op(a, b)))
+  end
+  local function negative(x) -- -0, too
+    return make("Or", make("Less", x, 0), make("Less", make("Reciprocal", x), 0))
+  end
+  function env.signed(x, like)
+    local size = make("Abs", x)
+    return make("Where", negative(like), make("Neg", size), size)
+  end
+  function env.atan2(y, x)
+    local dtype = env.out.dtype
+    local function number(v) return constant(v, dtype) end
+    local a = make("Atan", make("Div", y, x))
+    local beyond = make("Where", negative(y), make("Sub", a, math.pi), make("Add", a, math.pi))
+    local upright = make("Where", make("Equal", y, 0), make("Mul", y, 1),
+      make("Where", make("Less", y, 0), number(-math.pi / 2), number(math.pi / 2)))
+    return make("Where", make("Equal", x, 0), upright, make("Where", make("Less", x, 0), beyond, a))
+  end
+  -- log(exp(a) + exp(b)) in a base whose logarithm is `base`.
+  function env.log_of_sum(a, b, base)
+    local off = make("Neg", make("Abs", make("Sub", a, b)))
+    local more = make("Div", make("Log", make("Add", make("Exp", make("Mul", off, base)), 1)), base)
+    local top = make("Max", a, b)
+    return make("Where", make("Equal", a, b), make("Add", a, constant(math.log(2) / base, a.dtype)),
+      make("Add", top, more))
+  end
+  function env.sine_over(x)
+    return make("Where", make("Equal", x, 0), constant(1, x.dtype), make("Div", make("Sin", x), x))
+  end
+  function env.times_log(x, y, log)
+    local none = make("And", make("Equal", x, 0), make("Not", make("IsNaN", y)))
+    return make("Where", none, constant(0, x.dtype), make("Mul", x, log))
+  end
+  function env.reshape(x, shape)
+    for _, n in ipairs(shape) do
+      if n == 0 then return make("Reshape", x, env.ints(shape), { allowzero = 1 }) end
+    end
+    return make("Reshape", x, env.ints(shape))
+  end
+  function env.divided(x, attributes, divisor)
+    if attributes.ceil_mode == 1 then env.refuse "divisor_override with ceil_mode" end
+    local n = 1
+    for _, k in ipairs(attributes.kernel_shape) do n = n * k end
+    attributes.count_include_pad = 1
+    return make("Mul", make("AveragePool", x, attributes), n / divisor)
+  end
+  function env.cross_entropy(x, target, weight, reduction, ignore, smoothing)
+    if smoothing ~= nil and smoothing ~= 0 then env.refuse("label_smoothing") end
+    if x.ndim < 2 then env.refuse("without a batch") end
+    return make("SoftmaxCrossEntropyLoss", x, target, weight, { reduction = reduction or "mean",
+      ignore_index = (ignore or -100) - 1 }) -- targets count from 0 there
+  end
   function env.sub_floor(a, b) return make("Sub", a, make("Mul", make("Floor", make("Div", a, b)), b)) end
   function env.variance(x, axes, correction, keepdim)
     local n = 1
@@ -265,16 +340,6 @@ function M.environment(writer, node, values)
       return env.ints(out)
     end
     return make("Slice", x, list(-1), list(-2 ^ 53), env.ints(dims), list(-1))
-  end
-  -- gather_nd: -1 is the last position, which 1 has been taken away from.
-  function env.picked(x, dims, index)
-    local zero = constant(0, index.dtype)
-    local at = make("Where", make("Less", index, zero), make("Add", index, constant(1, index.dtype)), index)
-    if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
-    for i, d in ipairs(dims) do
-      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
-    end
-    return make("GatherND", x, at)
   end
   function env.spread(v, like)
     if is_value(v) then return v end
@@ -355,6 +420,7 @@ function M.environment(writer, node, values)
     local hidden = make("Squeeze", y, env.ints { 1 })
     return hidden, hidden
   end
+  require "moth.onnx.rules_places"(env, make, constant, writer)
   return setmetatable(env, { __index = function(_, name)
     if values[name] ~= nil then return values[name] end
     if name:find("^%u") then return function(...) return make(name, ...) end end

@@ -169,7 +169,8 @@ end
 
 -- ---- positions -----------------------------------------------------------------------------------
 
-local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2, sort = 2 }
+local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2, sort = 2,
+  max_pool2d_with_indices = 2 }
 local passes = {}
 for name in ([[view reshape flatten unflatten unsqueeze squeeze permute transpose t select narrow slice expand expand_as
   clone contiguous detach view_as flip]]):gmatch("%S+") do passes[name] = true end

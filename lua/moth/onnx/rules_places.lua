@@ -1,0 +1,163 @@
+--- The names that the rules of ONNX use (lua/moth/onnx/rules.lua) for positions, diagonals and windows.
+local B = require "moth_lua"
+local rules = require "moth.onnx.rules"
+
+-- make(op, …) is a node, constant(v, dtype) one of a constant; writer makes the file.
+return function(env, make, constant, writer)
+  local is_value = rules.is_value
+
+  local function static(shape, what)
+    for _, n in ipairs(shape) do
+      if type(n) ~= "number" then env.refuse(what .. " whose size changes") end
+    end
+    return shape
+  end
+  -- Each place of the kernel is a slice; (N, C * places, blocks).
+  function env.columns(x, kernel, dilation, padding, stride)
+    local first = x.ndim == 3 and make("Unsqueeze", x, env.ints { 0 }) or x
+    local at = x.ndim - 2
+    local function pair(list) return list[1], list[2] or list[1] end
+    local kh, kw = pair(kernel)
+    local dh, dw = pair(dilation)
+    local ph, pw = pair(padding)
+    local sh, sw = pair(stride)
+    local h, w, c = x.shape[at + 1], x.shape[at + 2], x.shape[at]
+    if type(h) ~= "number" or type(w) ~= "number" or type(c) ~= "number" then
+      env.refuse("windows of an image whose size changes")
+    end
+    local rows = math.floor((h + 2 * ph - dh * (kh - 1) - 1) / sh) + 1
+    local columns = math.floor((w + 2 * pw - dw * (kw - 1) - 1) / sw) + 1
+    local padded = make("Pad", first, env.ints { 0, 0, ph, pw, 0, 0, ph, pw }, constant(0, x.dtype))
+    local parts = {}
+    for i = 0, kh - 1 do
+      for k = 0, kw - 1 do
+        local part = make("Slice", padded, env.ints { i * dh, k * dw }, env.ints { i * dh + (rows - 1) * sh + 1,
+          k * dw + (columns - 1) * sw + 1 }, env.ints { 2, 3 }, env.ints { sh, sw })
+        parts[#parts + 1] = make("Unsqueeze", part, env.ints { 2 })
+      end
+    end
+    local joined = make("Concat", parts, { axis = 2 })
+    return make("Reshape", joined, x.ndim == 3 and env.ints { c * kh * kw, rows * columns }
+      or env.ints { 0, c * kh * kw, rows * columns })
+  end
+  -- The inverse: ONNX's Col2Im, opset 18.
+  function env.image(x, size, kernel, dilation, padding, stride)
+    if writer.opset < 18 then env.refuse("it needs opset_version = 18") end
+    local function pair(list) return { list[1], list[2] or list[1] } end
+    local first = x.ndim == 2 and make("Unsqueeze", x, env.ints { 0 }) or x
+    local made = make("Col2Im", first, env.ints(pair(size)), env.ints(pair(kernel)), { dilations = pair(dilation),
+      pads = env.twice(pair(padding)), strides = pair(stride) })
+    return x.ndim == 2 and make("Squeeze", made, env.ints { 0 }) or made
+  end
+  function env.constant_of(op, ...) return writer:tensor(B.ops[op](...):to(B.dtype(env.out.dtype))) end
+  function env.diagonal_of(x, offset, dim1, dim2)
+    local rows, columns = x.shape[dim1 + 1], x.shape[dim2 + 1]
+    if type(rows) ~= "number" or type(columns) ~= "number" then env.refuse("a matrix whose size changes") end
+    local perm, shape, places = {}, {}, {}
+    for i = 0, x.ndim - 1 do
+      if i ~= dim1 and i ~= dim2 then perm[#perm + 1], shape[#shape + 1] = i, x.shape[i + 1] end
+    end
+    perm[#perm + 1], perm[#perm + 2] = dim1, dim2
+    shape[#shape + 1] = rows * columns
+    for i = math.max(-offset, 0), rows - 1 do
+      if i + offset < columns then places[#places + 1] = i * columns + i + offset end
+    end
+    local at = #places > 0 and constant(places, "int64") or writer:tensor(B.ops.zeros({ 0 }, { dtype = "int64" }))
+    return make("Gather", env.reshape(make("Transpose", x, { perm = perm }), shape), at, { axis = -1 })
+  end
+  function env.flat(x)
+    local n = 1
+    for _, size in ipairs(static(x.shape, "a tensor")) do n = n * size end
+    local made = make("Reshape", x, env.ints { -1 })
+    made.shape, made.ndim = { n }, 1
+    return made
+  end
+  -- Matrices with x on a diagonal.
+  function env.diag_embed(x, offset, dim1, dim2)
+    local n = static(x.shape, "a matrix")[x.ndim]
+    local m, places, shape = n + math.abs(offset), {}, {}
+    for i = 0, n - 1 do places[i + 1] = (i + math.max(-offset, 0)) * m + i + math.max(offset, 0) end
+    for i = 1, x.ndim - 1 do shape[i] = x.shape[i] end
+    shape[x.ndim] = m * m
+    local flat = make("Expand", constant(0, x.dtype), env.ints(shape))
+    if n > 0 then flat = env.placed(flat, x, x.ndim - 1, places) end
+    shape[x.ndim], shape[x.ndim + 1] = m, m
+    local y, perm, at = env.reshape(flat, shape), {}, 0
+    if dim1 == x.ndim - 1 and dim2 == x.ndim then return y end
+    for i = 0, x.ndim do
+      if i == dim1 then perm[i + 1] = x.ndim - 1
+      elseif i == dim2 then perm[i + 1] = x.ndim
+      else
+        perm[i + 1] = at
+        at = at + 1
+      end
+    end
+    return make("Transpose", y, { perm = perm })
+  end
+  function env.windows_along(x, dim, size, step)
+    local n, places, perm = static({ x.shape[dim + 1] }, "a dimension")[1], {}, {}
+    for i = 0, n - size, step do
+      for k = 0, size - 1 do places[#places + 1] = i + k end
+    end
+    local shape = { unpack(x.shape) }
+    shape[dim + 1] = #places / size
+    table.insert(shape, dim + 2, size)
+    local y = env.reshape(make("Gather", x, constant(places, "int64"), { axis = dim }), shape)
+    for i = 0, x.ndim do
+      if i ~= dim + 1 then perm[#perm + 1] = i end
+    end
+    perm[#perm + 1] = dim + 1
+    return make("Transpose", y, { perm = perm })
+  end
+  -- An index of gather_nd and its like: -1 is the last position, which 1 has been taken away from.
+  local function wrapped(index)
+    local zero, one = constant(0, index.dtype), constant(1, index.dtype)
+    return make("Where", make("Less", index, zero), make("Add", index, one), index)
+  end
+  function env.picked(x, dims, index)
+    local at = wrapped(index)
+    if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
+    for i, d in ipairs(dims) do
+      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
+    end
+    return make("GatherND", x, at)
+  end
+  -- An index along a dimension, for each element of `like`.
+  function env.spread_index(index, dim, like)
+    local shape = {}
+    for i = 1, like.ndim do shape[i] = i == dim + 1 and -1 or 1 end
+    return make("Expand", make("Reshape", index, env.ints(shape)), make("Shape", like))
+  end
+  -- x with v at positions, a list, of a dimension.
+  function env.placed(x, v, dim, places)
+    return make("ScatterElements", x, env.spread_index(constant(places, "int64"), dim, v), v, { axis = dim })
+  end
+  function env.put_slice(x, v, dim, start, stop, step)
+    local places, n = {}, static({ x.shape[dim + 1] }, "a dimension")[1]
+    local function place(at, default)
+      at = at or default
+      return math.max(0, math.min(at < 0 and at + n or at, n))
+    end
+    for i = place(start, 0), place(stop, n) - 1, step do places[#places + 1] = i end
+    if #places == 0 then return make("Identity", x) end
+    return env.placed(x, v, dim, places)
+  end
+  function env.put_row(x, v, dim, index)
+    local row = make("Unsqueeze", v, env.ints { dim })
+    row.ndim = x.ndim
+    return env.placed(x, row, dim, { index < 0 and index + static({ x.shape[dim + 1] }, "a dimension")[1] or index })
+  end
+  function env.put_value(x, dim, index, v)
+    local shape = { unpack(x.shape) }
+    shape[dim + 1] = index.shape[1] or 1
+    local source = make("Expand", is_value(v) and v or constant(v, x.dtype), env.ints(shape))
+    source.ndim = x.ndim
+    return make("ScatterElements", x, env.spread_index(wrapped(index), dim, source), source, { axis = dim })
+  end
+  function env.put_flat(x, index, v, accumulate)
+    local flat = make("ScatterElements", make("Reshape", x, env.ints { -1 }),
+      make("Reshape", wrapped(index), env.ints { -1 }),
+      make("Reshape", v, env.ints { -1 }), { axis = 0, reduction = accumulate and "add" or "none" })
+    return env.reshape(flat, x.shape)
+  end
+end
