@@ -67,7 +67,8 @@ for name, module in require("moth.each") {
 end
 -- M424: an image of the usual size.
 write("cnn", nn.Sequential(nn.Conv2d(3, 8, 3, { stride = 2, padding = 1 }), nn.BatchNorm2d(8), nn.ReLU(),
-  nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 56 * 56, 10)), { moth.randn(1, 3, 224, 224) }, batch, { moth.randn(2, 3, 224, 224) })
+  nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 56 * 56, 10)), { moth.randn(1, 3, 224, 224) }, batch,
+  { moth.randn(2, 3, 224, 224) })
 local matrix = moth.randn(3, 3)
 write("branches", function(x)
   local y = moth.cond(x:sum():gt(0), function(v) return v:matmul(matrix) end, function(v) return -v end, { x })
