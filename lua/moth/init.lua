@@ -119,6 +119,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "export", "jit", "onnx", "serve", "llm", "tokenizer" }) do
   files[name] = name
 end
+files.gguf = "io.gguf"
 files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"
 for file, fields in each({
   capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
@@ -128,7 +129,7 @@ for file, fields in each({
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
   ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim",
-  ["export.control"] = "cond while_loop",
+  ["export.control"] = "cond while_loop", ["llm.generate"] = "generate",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

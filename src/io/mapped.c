@@ -11,13 +11,16 @@
 #include "core/error.h"
 #include "io/file.h"
 
-typedef struct Mapping {
+typedef struct MothMapping {
   void *bytes;
   size_t size;
+  int users; /* its tensors, and who opened it */
 } Mapping;
 
 static void release(void *ctx) {
   Mapping *m = ctx;
+  if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL))
+    return;
   munmap(m->bytes, m->size);
   free(m);
 }
@@ -49,7 +52,7 @@ static MothStatus map(const char *path, Mapping **out) {
     munmap(bytes, (size_t)info.st_size);
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   }
-  **out = (Mapping){bytes, (size_t)info.st_size};
+  **out = (Mapping){bytes, (size_t)info.st_size, 1};
   return MOTH_OK;
 }
 
@@ -100,4 +103,36 @@ MothStatus moth_npy_map(const char *path, MothNpy *info, MothTensor **out) {
   int64_t offset = info->data - (const uint8_t *)m->bytes;
   info->data = NULL;
   return make(m, path, info->dtype, offset, info->nbytes / moth_dtype_size(info->dtype), out);
+}
+
+MothStatus moth_mapping_open(const char *path, MothMapping **out) {
+  *out = NULL;
+  return map(path, out);
+}
+
+const uint8_t *moth_mapping_bytes(const MothMapping *m, size_t *n) {
+  *n = m->size;
+  return m->bytes;
+}
+
+MothStatus moth_mapping_tensor(MothMapping *m, MothDType dtype, int64_t offset, int ndim,
+                               const int64_t *shape, MothTensor **out) {
+  int64_t item = moth_dtype_size(dtype), bytes = item;
+  for (int i = 0; i < ndim; i++)
+    if (shape[i] < 0 || __builtin_mul_overflow(bytes, shape[i], &bytes))
+      return moth_fail(MOTH_ERR_VALUE, "cannot map a tensor: its size overflows");
+  if (dtype == MOTH_BOOL || offset < 0 || offset % item || bytes > (int64_t)m->size - offset)
+    return moth_fail(MOTH_ERR_VALUE, "cannot map %lld bytes of %s from byte %lld on",
+                     (long long)bytes, moth_dtype_name(dtype), (long long)offset);
+  __atomic_add_fetch(&m->users, 1, __ATOMIC_RELAXED);
+  MothStatus s =
+      moth_tensor_from_ptr((char *)m->bytes + offset, ndim, shape, dtype, release, m, out);
+  if (s)
+    release(m);
+  return s;
+}
+
+void moth_mapping_close(MothMapping *m) {
+  if (m)
+    release(m);
 }

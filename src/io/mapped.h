@@ -12,6 +12,16 @@
 MOTH_API MothStatus moth_tensor_map(const char *path, MothDType dtype, int64_t offset,
                                     int64_t count, MothTensor **out);
 
+/* A file that is mapped once for several tensors: its bytes may be read until it is closed; tensors of it live on. Writing
+ * as above. Errors: as moth_tensor_map. */
+typedef struct MothMapping MothMapping;
+MOTH_API MothStatus moth_mapping_open(const char *path, MothMapping **out);
+MOTH_API const uint8_t *moth_mapping_bytes(const MothMapping *m, size_t *n);
+/* offset must be a multiple of the item size, dtype not bool, and all elements in the file. */
+MOTH_API MothStatus moth_mapping_tensor(MothMapping *m, MothDType dtype, int64_t offset, int ndim,
+                                        const int64_t *shape, MothTensor **out);
+MOTH_API void moth_mapping_close(MothMapping *m); /* NULL is allowed */
+
 /* The same of a .npy file: *out has its elements in the order of the file, *info the shape and whether the order is
  * column-major (info->data is NULL). Errors also: those of moth_npy_parse, and elements of the other byte order. */
 MOTH_API MothStatus moth_npy_map(const char *path, MothNpy *info, MothTensor **out);

@@ -4,9 +4,11 @@
 #include "core/alloc.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
 #include "io/json.h"
+#include "io/mapped.h"
 #include "io/safetensors.h"
 #include "io/seal.h"
 #include "io/sha256.h"
@@ -71,6 +73,140 @@ static int b_load_safetensors(lua_State *L) {
     return moth_lua_raise(L, s);
   lua_pushboolean(L, own);
   return 4;
+}
+
+/* A tensor of a mapped file; a copy where its place does not suit its dtype. */
+static MothStatus tensor_at(MothMapping *m, const uint8_t *bytes, MothDType dtype, int ndim,
+                            const int64_t *shape, int64_t begin, int64_t end, MothTensor **out) {
+  if (dtype != MOTH_BOOL && begin % moth_dtype_size(dtype) == 0 && end > begin)
+    return moth_mapping_tensor(m, dtype, begin, ndim, shape, out);
+  MOTH_TRY(moth_tensor_new(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, out));
+  moth_elements_copy(dtype, false, (*out)->data, bytes + begin, end - begin);
+  return MOTH_OK;
+}
+
+/* Raises what went wrong with a file, with its path. */
+static int fail_at(lua_State *L, const char *path) {
+  char message[1024];
+  snprintf(message, sizeof message, "%s", moth_error_text(1));
+  return moth_lua_error(L, "%s: %s", path, message);
+}
+
+/* map_safetensors(path) -> { names }, { tensors that lie in the file } */
+static int b_map_safetensors(lua_State *L) {
+  const char *path = moth_lua_path(L, 1);
+  MothMapping *m = NULL;
+  MothSafetensors *file = NULL;
+  size_t n = 0;
+  MothStatus s = moth_mapping_open(path, &m);
+  if (s)
+    return moth_lua_raise(L, s);
+  const uint8_t *bytes = moth_mapping_bytes(m, &n);
+  s = moth_safetensors_parse(bytes, n, &file);
+  if (s) {
+    moth_mapping_close(m);
+    return fail_at(L, path);
+  }
+  lua_newtable(L);
+  lua_newtable(L);
+  for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
+    const MothSafetensorsEntry *e = &file->entries[i];
+    MothTensor *t;
+    s = tensor_at(m, bytes, e->dtype, e->ndim, e->shape, e->begin, e->end, &t);
+    if (s)
+      break;
+    moth_lua_push_tensor(L, t);
+    lua_rawseti(L, -2, (int)i + 1);
+    lua_pushstring(L, e->name);
+    lua_rawseti(L, -3, (int)i + 1);
+  }
+  moth_safetensors_free(file);
+  moth_mapping_close(m);
+  return s ? moth_lua_raise(L, s) : 2;
+}
+
+static void push_gguf_value(lua_State *L, MothGgufKind kind, const uint8_t **at) {
+  MothGgufValue v = moth_gguf_next(kind, at);
+  if (v.text)
+    lua_pushlstring(L, v.text, v.n);
+  else if (kind == MOTH_GGUF_BOOL)
+    lua_pushboolean(L, v.integer != 0);
+  else
+    lua_pushnumber(L, v.number);
+}
+
+static void push_gguf_pairs(lua_State *L, const MothGguf *file) {
+  lua_newtable(L);
+  for (int64_t i = 0; i < file->pair_count; i++) {
+    const MothGgufPair *p = &file->pairs[i];
+    const uint8_t *at = p->at;
+    lua_pushlstring(L, p->key, p->key_n);
+    if (p->is_array) {
+      lua_newtable(L);
+      for (int64_t k = 0; k < p->count; k++) {
+        push_gguf_value(L, p->kind, &at);
+        lua_rawseti(L, -2, (int)k + 1);
+      }
+    } else {
+      push_gguf_value(L, p->kind, &at);
+    }
+    lua_rawset(L, -3);
+  }
+}
+
+/* The elements of plain types; the bytes of quantized ones. */
+static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGgufEntry *e,
+                              MothTensor **out) {
+  int64_t size = e->end - e->begin;
+  if (e->type == MOTH_GGUF_TENSOR_Q8_0 || e->type == MOTH_GGUF_TENSOR_Q4_0)
+    return tensor_at(m, bytes, MOTH_UINT8, 1, &size, e->begin, e->end, out);
+  MothDType dtype = e->type == MOTH_GGUF_TENSOR_F32   ? MOTH_FLOAT32
+                    : e->type == MOTH_GGUF_TENSOR_F16 ? MOTH_FLOAT16
+                                                      : MOTH_BFLOAT16;
+  return tensor_at(m, bytes, dtype, e->ndim, e->shape, e->begin, e->end, out);
+}
+
+/* read_gguf(path) -> { metadata }, { names }, { types }, { shapes }, { tensors that lie in the file } */
+static int b_read_gguf(lua_State *L) {
+  const char *path = moth_lua_path(L, 1);
+  MothMapping *m = NULL;
+  MothGguf *file = NULL;
+  size_t n = 0;
+  MothStatus s = moth_mapping_open(path, &m);
+  if (s)
+    return moth_lua_raise(L, s);
+  const uint8_t *bytes = moth_mapping_bytes(m, &n);
+  s = moth_gguf_parse(bytes, n, &file);
+  if (s) {
+    moth_mapping_close(m);
+    return fail_at(L, path);
+  }
+  push_gguf_pairs(L, file);
+  for (int i = 0; i < 4; i++)
+    lua_newtable(L);
+  for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
+    const MothGgufEntry *e = &file->entries[i];
+    MothTensor *t;
+    int at = (int)i + 1;
+    s = gguf_tensor(m, bytes, e, &t);
+    if (s)
+      break;
+    moth_lua_push_tensor(L, t);
+    lua_rawseti(L, -2, at);
+    lua_newtable(L);
+    for (int d = 0; d < e->ndim; d++) {
+      lua_pushnumber(L, (double)e->shape[d]);
+      lua_rawseti(L, -2, d + 1);
+    }
+    lua_rawseti(L, -3, at);
+    lua_pushstring(L, moth_gguf_type_name(e->type));
+    lua_rawseti(L, -4, at);
+    lua_pushlstring(L, e->name, e->name_n);
+    lua_rawseti(L, -5, at);
+  }
+  moth_gguf_free(file);
+  moth_mapping_close(m);
+  return s ? moth_lua_raise(L, s) : 5;
 }
 
 /* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }, sealed);
@@ -222,6 +358,8 @@ static int b_sha256(lua_State *L) {
 
 void moth_lua_open_io(lua_State *L) {
   static const luaL_Reg fns[] = {{"load_safetensors", b_load_safetensors},
+                                 {"map_safetensors", b_map_safetensors},
+                                 {"read_gguf", b_read_gguf},
                                  {"save_safetensors", b_save_safetensors},
                                  {"load_idx", b_load_idx},
                                  {"sha256_file", b_sha256_file},

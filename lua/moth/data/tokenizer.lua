@@ -104,7 +104,7 @@ end
 
 -- Merges are pairs, or texts of two tokens with a blank between.
 local function read_merges(self, list)
-  self.merges = Merges()
+  self.merges, self.pairs = Merges(), list
   for rank, merge in ipairs(list) do
     local left, right
     if type(merge) == "table" then
@@ -158,13 +158,13 @@ local function read_file(self, path, cjson)
 end
 
 --- path: a tokenizer.json, a vocab.json with merges.txt beside it (GPT-2), or a folder that has one of them
-Tokenizer.__init = signature.init("data.Tokenizer(path path)", function(self, o)
+Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(self, o)
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[data.Tokenizer] needs lua-cjson (Debian: lua-cjson)") end
   cjson = cjson.new()
   cjson.decode_max_depth(100)
-  self.path = o.path
-  local json = read_file(self, o.path, cjson)
+  self.path = type(o.path) == "table" and "a table" or o.path
+  local json = type(o.path) == "table" and o.path or read_file(self, o.path, cjson)
   local function value(v) return v ~= cjson.null and v or nil end
   local model = value(json.model) or {}
   if model.type and model.type ~= "BPE" or not model.vocab or not model.merges then
@@ -326,6 +326,13 @@ function(self, text, add_special_tokens)
   end
   return out
 end)
+
+--- The merges in their order, as texts of two tokens with a blank between.
+function Tokenizer:merge_list()
+  local out = {}
+  for i, merge in ipairs(self.pairs) do out[i] = type(merge) == "table" and merge[1] .. " " .. merge[2] or merge end
+  return out
+end
 
 --- The bytes that an id stands for; those of several ids, one behind the other, are their text.
 function Tokenizer:bytes(id)

@@ -132,23 +132,27 @@ end
 
 generate.install(GPT, "GPT")
 
---- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model).
-function GPT.from_pretrained(folder)
+--- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model). o: { mapped = true }
+-- takes the weights where they lie in the file, as models.load does.
+function GPT.from_pretrained(folder, o)
   local where = "models.GPT.from_pretrained"
-  local config, sd = pretrained.read(folder, where)
+  local is_mapped = check.options(where, o, "mapped").mapped
+  local config, sd = pretrained.read(folder, where, is_mapped)
   local function of(names, default) return pretrained.field(config, where, names, default) end
   local own = {}
   for name, t in each(sd) do
     local short = name:gsub("^transformer%.", ""):gsub("%.mlp%.", ".")
     -- Theirs are (in, out).
-    if short:find "%.c_%l+%.weight$" then t = t:t() end
+    if short:find "%.c_%l+%.weight$" then t = is_mapped and t:t():contiguous() or t:t() end
     own[short] = t
   end
-  local model = GPT {
+  local c = {
     vocab_size = of "vocab_size", n_layer = of "n_layer", n_head = of "n_head", n_embd = of "n_embd",
     block_size = of "n_positions n_ctx", dropout = of("resid_pdrop", 0.1),
   }
-  return pretrained.load(model, own, where, { "attn%.bias$", "attn%.masked_bias$", "^lm_head%.weight$" }):eval()
+  local model = is_mapped and moth.fake_mode(GPT, c) or GPT(c)
+  local ignore = { "attn%.bias$", "attn%.masked_bias$", "^lm_head%.weight$" }
+  return pretrained.load(model, own, where, ignore, nil, is_mapped):eval()
 end
 
 return GPT

@@ -13,13 +13,15 @@ local generate = require "moth.models.generate"
 local pretrained = require "moth.models.pretrained"
 
 -- The frequencies of rotary positions, (dim / 2), by config.rope_scaling: linear, or Llama 3's, which stretches long
--- waves by `factor`, short ones not, those between in proportion.
+-- waves by `factor`, short ones not, those between in proportion; or divided by rope_factors, as GGUF has them.
 local function frequencies(c)
   local dim, list, s = c.head_dim, {}, c.rope_scaling or {}
   local kind = s.rope_type or s.type
   for i = 0, dim / 2 - 1 do
     local f = c.rope_theta ^ (-2 * i / dim)
-    if kind == "linear" then
+    if c.rope_factors then
+      f = f / c.rope_factors[i + 1]
+    elseif kind == "linear" then
       f = f / s.factor
     elseif kind == "llama3" then
       local wave, old = 2 * math.pi / f, s.original_max_position_embeddings
@@ -94,13 +96,13 @@ end
 local Llama = nn.class("Llama")
 
 --- rope_interleaved: pairs of rotated coordinates are neighbours, as in GGUF's files, not in the two halves.
--- rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
+-- rope_factors: the frequencies are divided by them. rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
   bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, \z
-  number initializer_range=0.02)", function(self, c)
+  number[] rope_factors?, number initializer_range=0.02)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -114,11 +116,23 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   self.config, self.max_length = c, c.max_position_embeddings
   self.model = Trunk(c)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
-  self:register_buffer("inv_freq", frequencies(c), { persistent = false })
+  self:reset_buffers()
   for _, p in ipairs(self:parameters()) do
     if p:dim() > 1 then nn.init.normal_(p, 0, c.initializer_range) end
   end
 end)
+
+--- Makes what is computed, not loaded: the frequencies of rotary positions.
+function Llama:reset_buffers()
+  self:register_buffer("inv_freq", frequencies(self.config), { persistent = false })
+end
+
+--- By what rope_scaling divides the frequencies, (head_dim / 2).
+function Llama:rope_factors()
+  local plain = {}
+  for i = 0, self.config.head_dim / 2 - 1 do plain[i + 1] = self.config.rope_theta ^ (-2 * i / self.config.head_dim) end
+  return moth.tensor(plain, { dtype = moth.float32 }) / frequencies(self.config)
+end
 
 --- Keys and values of `length` tokens of each row.
 function Llama:new_cache(rows, length)
@@ -184,13 +198,15 @@ end
 
 generate.install(Llama, "Llama")
 
---- The model of a folder that Hugging Face's save_pretrained wrote (Llama, Mistral, Qwen2).
-function Llama.from_pretrained(folder)
+--- The model of a folder that Hugging Face's save_pretrained wrote (Llama, Mistral, Qwen2). o: { mapped = true } takes
+-- the weights where they lie in the file, as models.load does.
+function Llama.from_pretrained(folder, o)
   local where = "models.Llama.from_pretrained"
-  local config, sd = pretrained.read(folder, where)
+  local is_mapped = check.options(where, o, "mapped").mapped
+  local config, sd = pretrained.read(folder, where, is_mapped)
   local function of(names, default) return pretrained.field(config, where, names, default) end
   local scaling = of("rope_parameters rope_scaling", false)
-  local model = Llama {
+  local c = {
     vocab_size = of "vocab_size", hidden_size = of "hidden_size", intermediate_size = of "intermediate_size",
     num_hidden_layers = of "num_hidden_layers", num_attention_heads = of "num_attention_heads",
     num_key_value_heads = of("num_key_value_heads", config.num_attention_heads),
@@ -201,8 +217,11 @@ function Llama.from_pretrained(folder)
     attention_bias = sd["model.layers.0.self_attn.q_proj.bias"] ~= nil,
     output_bias = sd["model.layers.0.self_attn.o_proj.bias"] ~= nil,
   }
+  local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
   local tied = model.lm_head and { ["lm_head.weight"] = "model.embed_tokens.weight" } or nil
-  return pretrained.load(model, sd, where, { "inv_freq$", not model.lm_head and "^lm_head%." or nil }, tied):eval()
+  pretrained.load(model, sd, where, { "inv_freq$", not model.lm_head and "^lm_head%." or nil }, tied, is_mapped)
+  model:reset_buffers()
+  return model:eval()
 end
 
 return Llama

@@ -1,18 +1,22 @@
 --- Models as Hugging Face's save_pretrained writes them: a folder with config.json and model.safetensors (or its parts,
 -- or pytorch_model.bin).
 local moth = require "moth"
+local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 
 local M = {}
 
-local function json(path, where)
+--- The table of a JSON file; null is nil.
+function M.json(path, where)
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[%s] needs lua-cjson (Debian: lua-cjson)", where) end
   local f, why = io.open(path, "rb")
   if not f then check.fail("[%s] cannot open %s", where, why) end
   local text = f:read("*a")
   f:close()
+  cjson = cjson.new()
+  cjson.decode_max_depth(100)
   local value, err = cjson.decode(text)
   if type(value) ~= "table" then check.fail("[%s] %s: no JSON: %s", where, path, tostring(err)) end
   local function plain(t)
@@ -30,12 +34,22 @@ local function exists(path)
   return f ~= nil
 end
 
---- @return the table of config.json, and { name = tensor } of the weights
-function M.read(folder, where)
+-- Tensors that lie in the file, where it is of safetensors.
+local function mapped(path)
+  if not path:find "%.safetensors$" then return moth.load(path) end
+  local names, tensors = B.map_safetensors(path)
+  local out = {}
+  for i, name in ipairs(names) do out[name] = tensors[i] end
+  return out
+end
+
+--- @return the table of config.json, and { name = tensor } of the weights (is_mapped: not copied from the file)
+function M.read(folder, where, is_mapped)
+  local load, json = is_mapped and mapped or moth.load, M.json
   if type(folder) ~= "string" then check.fail("[%s] expected a folder, got %s", where, type(folder)) end
   local config = json(folder .. "/config.json", where)
   for _, name in ipairs { "model.safetensors", "pytorch_model.bin" } do
-    if exists(folder .. "/" .. name) then return config, moth.load(folder .. "/" .. name) end
+    if exists(folder .. "/" .. name) then return config, load(folder .. "/" .. name) end
   end
   local index = folder .. "/model.safetensors.index.json"
   if not exists(index) then
@@ -44,7 +58,7 @@ function M.read(folder, where)
   local parts, all = {}, {}
   for _, file in each(json(index, where).weight_map or {}) do parts[file] = true end
   for file in each(parts) do
-    for name, t in each(moth.load(folder .. "/" .. file)) do all[name] = t end
+    for name, t in each(load(folder .. "/" .. file)) do all[name] = t end
   end
   return config, all
 end
@@ -62,11 +76,12 @@ end
 
 --- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of
 -- names that a checkpoint may have beside. tied: { name = name of the weight that stands in where it is missing }.
-function M.load(model, sd, where, ignore, tied)
+-- assign: their memory is taken over.
+function M.load(model, sd, where, ignore, tied, assign)
   for name, other in each(tied or {}) do
     if sd[name] == nil then sd[name] = sd[other] end
   end
-  local missing, unexpected = model:load_state_dict(sd, { strict = false })
+  local missing, unexpected = model:load_state_dict(sd, { strict = false, assign = assign or false })
   local odd = {}
   for _, name in ipairs(unexpected) do
     local known = false

@@ -354,14 +354,16 @@ local with_prefix = signature("state_dict(*, string prefix='')", all)
 --- An ordered map name -> tensor, sharing storage; prefix stands before all names.
 function Module:state_dict(...) return state_dict.save(self, with_prefix(...)) end
 
-local how_to_load = signature("load_state_dict(bool strict=true, *, bool ignore_mismatched_sizes=false)", all)
+local how_to_load = signature("load_state_dict(bool strict=true, *, bool ignore_mismatched_sizes=false, \z
+  bool assign=false)", all)
 
 --- load_state_dict(sd, strict): copies a state dict into this module. Returns the lists of missing and unexpected
 -- names, which are errors unless strict is false, and of mismatched shapes { name, checkpoint, model }, which are
--- errors unless ignore_mismatched_sizes is true.
+-- errors unless ignore_mismatched_sizes is true. assign: instead of a copy, this module's tensors share the memory of
+-- sd's and have their dtype and device; so a model made in moth.fake_mode gets its weights.
 function Module:load_state_dict(sd, ...)
-  local strict, ignore = how_to_load(...)
-  return state_dict.load(self, sd, { strict = strict, ignore_mismatched_sizes = ignore })
+  local strict, ignore, assign = how_to_load(...)
+  return state_dict.load(self, sd, { strict = strict, ignore_mismatched_sizes = ignore, assign = assign })
 end
 
 --- A deep copy with parameters and buffers of its own (Python's copy.deepcopy(model)).

@@ -115,9 +115,25 @@ local function copy_all(own, source, skipped)
   end
 end
 
+-- The module's tensors take over the memory of the source's, of whichever dtype and device.
+local function assign_all(own, source, skipped, module)
+  local function visit(m, prefix)
+    for _, kind in ipairs { "_parameters", "_buffers" } do
+      for name, t in Ordered.items(m:registry(kind)) do
+        local from = rawget(source, prefix .. name)
+        if from ~= nil and not skipped[prefix .. name] and rawget(own, prefix .. name) then
+          B.set_data(t, B.detach(from, false))
+        end
+      end
+    end
+    for name, child in Ordered.items(m:registry("_modules")) do visit(child, prefix .. name .. ".") end
+  end
+  visit(module, "")
+end
+
 --- Copies into the module's tensors, after all names and shapes have been compared.
 -- @tparam table o strict (true: missing and unexpected names are errors), ignore_mismatched_sizes (false: other shapes
--- are errors; true: those entries are left as they are)
+-- are errors; true: those entries are left as they are), assign (true: they take over the source's memory)
 -- @return missing, unexpected: lists of names; mismatched: a list of { name =, checkpoint = size, model = size }
 function M.load(module, source, o)
   local where = module.__name
@@ -156,7 +172,7 @@ function M.load(module, source, o)
     check.fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(where,
       table.concat(lines, "\n  ")))
   end
-  moth.no_grad(copy_all, own, source, skipped)
+  moth.no_grad(o.assign and assign_all or copy_all, own, source, skipped, module)
   if hooked then
     for _, m in ipairs(module:modules()) do run_hooks(m, "load_state_dict_post", missing, unexpected) end
   end

@@ -1,0 +1,146 @@
+--- The engine of language models in moth.serve (moth/serve/engine.lua says how it is called): a scheduler, a tokenizer,
+-- the pieces of the answers.
+local moth = require "moth"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+local class = require "moth.class"
+local Scheduler = require "moth.llm.schedule"
+local Text = require "moth.llm.text"
+local generate = require "moth.llm.generate"
+local template = require "moth.llm.template"
+
+local Engine = class "llm.Engine"
+
+local names = "path max_tokens max_seqs step_tokens share_prefix device dtype template"
+
+--- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16), step_tokens
+-- (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (the name of a chat template).
+function Engine:__init(options)
+  check.options("llm.Engine", options, names)
+  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = options.dtype })
+  if not tokenizer then
+    check.fail("[llm] %s has no tokenizer.json", options.path)
+  end
+  self.model, self.tokenizer, self.info = model, tokenizer, info
+  self.template = options.template or info.chat_template
+  self.scheduler = Scheduler(model, { max_tokens = options.max_tokens or 4096, max_seqs = options.max_seqs or 16,
+    step_tokens = options.step_tokens, share_prefix = options.share_prefix })
+  self.requests, self.out = {}, {}
+  self.signature = { platform = "moth_llm", steps = true,
+    max_tokens = math.min(model.max_length, self.scheduler.cache.total * self.scheduler.cache.block) }
+end
+
+--- One token, so that the first request does not pay for what is made once.
+function Engine:warm()
+  local s = self.scheduler
+  s:add { ids = { 1 }, max_tokens = 1, temperature = 0 }
+  while s:step() > 0 do end -- luacheck: ignore 542
+end
+
+local function refuse(...) error("[llm] " .. (...):format(select(2, ...)), 0) end
+
+-- Without the place that raised it, and with the field as the client knows it.
+local function told(message) return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
+
+local function prompt_of(self, r)
+  if r.kind == "chat" then
+    local ok, make = pcall(template.of, self.template, "llm")
+    if not ok then refuse("%s", told(make)) end
+    local text, stop = make(r.messages)
+    return self.tokenizer:encode(text, text:sub(1, 1) ~= "<"), stop
+  end
+  if type(r.prompt) == "string" then
+    local ids = self.tokenizer:encode(r.prompt, true)
+    if #ids == 0 then refuse("the prompt is empty") end
+    return ids, {}
+  end
+  local ids = {}
+  for i, id in ipairs(r.prompt) do ids[i] = id + 1 end -- from 0 on the wire
+  return ids, {}
+end
+
+local function top_of(tokenizer, logits, id, many)
+  local log = logits:to(moth.float32):log_softmax(1)
+  local top = {}
+  if many > 0 then
+    local best, at = moth.topk(log, math.min(many, log:size(1)))
+    for k = 1, at:size(1) do top[k] = { tokenizer:bytes(at[k]:item()), best[k]:item() } end
+  end
+  return { token = tokenizer:bytes(id), logprob = log[id]:item(), top = top }
+end
+
+--- Takes a request of openai.lua; what it raises goes to the client.
+function Engine:add(id, r)
+  local ids, stop = prompt_of(self, r)
+  for _, s in ipairs(r.stop or {}) do stop[#stop + 1] = s end
+  local all = { parts = {}, left = r.n or 1, prompt_tokens = #ids, completion_tokens = 0 }
+  local most = math.min(self.model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
+  if #ids >= most then refuse("a prompt of %d tokens; there is memory for %d", #ids, most) end
+  for index = 0, all.left - 1 do
+    local text, waiting = Text(self.tokenizer, stop), nil
+    local o = generate.request(ids, r, self.info.eos)
+    o.max_tokens = math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
+    if r.seed then o.seed = (r.seed + index) % 2 ^ 53 end
+    o.owner = r.owner
+    if r.logprobs then
+      o.on_logits = function(logits, token) waiting = top_of(self.tokenizer, logits, token, r.logprobs) end
+    end
+    o.on_token = function(token)
+      all.completion_tokens = all.completion_tokens + 1
+      local piece = text:add(token)
+      if piece ~= "" or waiting then
+        self.out[#self.out + 1] = { id, { index = index, text = piece, tokens = 1, logprobs = waiting and { waiting } } }
+      end
+      return not text.stopped
+    end
+    o.on_end = function(reason)
+      if reason == "cancel" then return end
+      all.left = all.left - 1
+      local piece = { index = index, text = text:finish(), tokens = 0, finish_reason = reason }
+      if all.left == 0 then
+        piece.done, piece.prompt_tokens, piece.completion_tokens = true, all.prompt_tokens, all.completion_tokens
+        self.requests[id] = nil
+      end
+      self.out[#self.out + 1] = { id, piece }
+    end
+    local ok, request = pcall(self.scheduler.add, self.scheduler, o)
+    if not ok then
+      for _, other in ipairs(all.parts) do self.scheduler:cancel(other) end
+      refuse("%s", told(request))
+    end
+    all.parts[#all.parts + 1] = request
+  end
+  self.requests[id] = all
+end
+
+function Engine:cancel(id)
+  local all = self.requests[id]
+  for _, request in ipairs(all and all.parts or {}) do self.scheduler:cancel(request) end
+  self.requests[id] = nil
+end
+
+--- One step of all; emit(id, piece) for each part of an answer. false: nothing is left to do.
+function Engine:step(emit)
+  local ok, left = pcall(self.scheduler.step, self.scheduler)
+  if not ok then -- a batch that raises: none of its sequences can go on
+    io.stderr:write(tostring(left), "\n")
+    for id, all in each(self.requests) do
+      for _, request in ipairs(all.parts) do self.scheduler:cancel(request) end
+      emit(id, { error = told(left), status = 500, done = true })
+    end
+    self.requests, self.out = {}, {}
+    left = self.scheduler:step()
+  end
+  local out = self.out
+  self.out = {}
+  for _, o in ipairs(out) do emit(o[1], o[2]) end
+  return left > 0
+end
+
+function Engine:state()
+  local s = self.scheduler
+  return { blocks_used = s.cache:used(), blocks_total = s.cache.total, sequences = #s.active, waiting = #s.waiting,
+    preemptions = s.stats.preemptions, shared_tokens = s.stats.shared_tokens }
+end
+
+return { load = Engine }

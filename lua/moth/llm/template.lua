@@ -1,0 +1,56 @@
+--- Messages of a chat as the text that a model was trained on. Templates of Hugging Face are programs (Jinja), which are
+-- not run here: those that are known are functions, found by what marks their text; for others there is
+-- template = function(messages) return text, { stop strings } end.
+--
+-- A message is { role = "system" | "user" | "assistant", content = text }.
+local check = require "moth.utils.check"
+
+local M = {}
+
+local function trim(s) return (s:gsub("^%s+", ""):gsub("%s+$", "")) end
+
+M.known = {
+  --- Qwen, Hermes, SmolLM …
+  chatml = function(messages)
+    local out = {}
+    for i, m in ipairs(messages) do out[i] = ("<|im_start|>%s\n%s<|im_end|>\n"):format(m.role, m.content) end
+    return table.concat(out) .. "<|im_start|>assistant\n", { "<|im_end|>" }
+  end,
+  --- Llama 3 Instruct, without its line of dates and tools.
+  ["llama-3"] = function(messages)
+    local out = { "<|begin_of_text|>" }
+    for _, m in ipairs(messages) do
+      out[#out + 1] = ("<|start_header_id|>%s<|end_header_id|>\n\n%s<|eot_id|>"):format(m.role, trim(m.content))
+    end
+    return table.concat(out) .. "<|start_header_id|>assistant<|end_header_id|>\n\n", { "<|eot_id|>" }
+  end,
+  --- A model that was never trained to chat: turns as a play's. It goes on until it would write the other's line.
+  ["gpt-2"] = function(messages)
+    local out = {}
+    for i, m in ipairs(messages) do
+      out[i] = m.role == "system" and m.content .. "\n\n"
+        or ("%s: %s\n"):format(m.role == "user" and "User" or "Assistant", m.content)
+    end
+    return table.concat(out) .. "Assistant:", { "\nUser:" }
+  end,
+}
+
+local marks = { { "<|im_start|>", "chatml" }, { "<|start_header_id|>", "llama-3" } }
+
+--- The template's function: of a name, a function (itself), or the text of tokenizer_config.json's chat_template (nil:
+-- there is none, which is what GPT-2 has).
+function M.of(what, where)
+  if check.is_callable(what) then return what end
+  if what == nil then return M.known["gpt-2"] end
+  if type(what) ~= "string" then
+    check.fail("[%s] template: expected a name or a function, got %s", where, type(what))
+  end
+  if M.known[what] then return M.known[what] end
+  for _, mark in ipairs(marks) do
+    if what:find(mark[1], 1, true) then return M.known[mark[2]] end
+  end
+  check.fail("[%s] the chat template is not known (%s …); there are chatml, llama-3 and gpt-2\nHINT: give "
+    .. "template = function(messages) return text, stop_strings end", where, what:sub(1, 40):gsub("%s+", " "))
+end
+
+return M

@@ -1,0 +1,84 @@
+--- Ids as they come, as text: pieces are whole UTF-8 characters, and nothing is given out that could be the beginning of
+-- a stop string.
+--
+--     local text = moth.llm.Text(tokenizer, { "\n\n" })
+--     io.write(text:add(id))                     -- "" where nothing is sure yet
+--     if text.stopped then … end                 -- a stop string was there: it and what follows are left out
+--     io.write(text:finish())                    -- what was held back
+local class = require "moth.class"
+
+local Text = class "llm.Text"
+
+local REPLACEMENT = "\239\191\189" -- U+FFFD
+
+function Text:__init(tokenizer, stop)
+  self.tokenizer, self.stop, self.held, self.bytes = tokenizer, stop or {}, "", ""
+end
+
+-- Bytes of the character at i, whether they are all there, and whether they are none: then what could have been its
+-- beginning, which becomes one U+FFFD, as everywhere else.
+local function size_at(s, i)
+  local b = s:byte(i)
+  local n = b < 0x80 and 1 or b >= 0xc2 and b < 0xe0 and 2 or b >= 0xe0 and b < 0xf0 and 3
+    or b >= 0xf0 and b < 0xf5 and 4 or 0
+  for k = 1, n - 1 do
+    local c = s:byte(i + k)
+    if not c then return n, false end
+    local low = k == 1 and (b == 0xe0 and 0xa0 or b == 0xf0 and 0x90) or 0x80
+    local high = k == 1 and (b == 0xed and 0x9f or b == 0xf4 and 0x8f) or 0xbf
+    if c < low or c > high then return k, true, true end
+  end
+  return math.max(n, 1), true, n == 0
+end
+
+-- The whole characters of bytes, and the bytes behind them of one that is not whole yet.
+local function characters(s)
+  if not s:find "[\128-\255]" then return s, "" end
+  local out, i = {}, 1
+  while i <= #s do
+    local n, whole, wrong = size_at(s, i)
+    if not whole then return table.concat(out), s:sub(i) end
+    out[#out + 1] = wrong and REPLACEMENT or s:sub(i, i + n - 1)
+    i = i + n
+  end
+  return table.concat(out), ""
+end
+
+-- Where a stop string begins; else how many bytes at the end could be the beginning of one.
+local function search(self)
+  local s, first, risk = self.held, nil, 0
+  for _, stop in ipairs(self.stop) do
+    local at = s:find(stop, 1, true)
+    if at and (not first or at < first) then first = at end
+    for n = math.min(#stop - 1, #s), risk + 1, -1 do
+      if s:sub(-n) == stop:sub(1, n) then
+        risk = n
+        break
+      end
+    end
+  end
+  return first, risk
+end
+
+--- The text that is sure with one more id.
+function Text:add(id)
+  if self.stopped then return "" end
+  -- A model may have more ids than its tokenizer, which stand for nothing.
+  if self.tokenizer.special[id] or not self.tokenizer:token(id) then return "" end
+  local whole, rest = characters(self.bytes .. self.tokenizer:bytes(id))
+  self.held, self.bytes = self.held .. whole, rest
+  local stop, risk = search(self)
+  if stop then self.stopped = true end
+  local piece = self.held:sub(1, stop and stop - 1 or #self.held - risk)
+  self.held = stop and "" or self.held:sub(#piece + 1)
+  return piece
+end
+
+--- The text that was held back; at the end of the ids.
+function Text:finish()
+  local rest = self.stopped and "" or self.held .. self.bytes:gsub(".+", REPLACEMENT)
+  self.held, self.bytes = "", ""
+  return rest
+end
+
+return Text

@@ -1,0 +1,250 @@
+--- Language models in GGUF files: names of weights and fields of metadata, both ways.
+local moth = require "moth"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+local signature = require "moth.utils.signature"
+
+local M = {}
+
+-- Names of a layer's weights: GGUF's behind "blk.N.", moth's behind the layer's.
+local llama = {
+  layer = "model.layers.%d.",
+  inside = { attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj",
+    attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm",
+    ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj" },
+  outside = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" },
+}
+local gpt2 = {
+  layer = "h.%d.",
+  inside = { attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
+    ffn_up = "c_fc", ffn_down = "c_proj" },
+  outside = { token_embd = "wte", position_embd = "wpe", output_norm = "ln_f", output = "lm_head" },
+}
+
+local function moths_name(names, name)
+  local layer, part, rest = name:match "^blk%.(%d+)%.([%w_]+)%.(%w+)$"
+  if layer then
+    return names.inside[part] and names.layer:format(tonumber(layer)) .. names.inside[part] .. "." .. rest
+  end
+  part, rest = name:match "^([%w_]+)%.(%w+)$"
+  return part and names.outside[part] and names.outside[part] .. "." .. rest
+end
+
+local function inverse(t)
+  local out = {}
+  for key, value in each(t) do out[value] = key end
+  return out
+end
+
+local function ggufs_name(names, name)
+  local pattern = "^" .. names.layer:gsub("%.", "%%."):gsub("%%d", "(%%d+)")
+  local layer = name:match(pattern)
+  local rest = layer and name:sub(#names.layer:format(tonumber(layer)) + 1) or name
+  local part, kind = rest:match "^(.*)%.(%w+)$"
+  local found = inverse(layer and names.inside or names.outside)[part]
+  return found and (layer and ("blk.%d."):format(tonumber(layer)) or "") .. found .. "." .. kind
+end
+
+-- ---- reading -----------------------------------------------------------------------------------------
+
+-- A field of the architecture's; an error without it and a default.
+local function reader(metadata, path, where)
+  local kind = metadata["general.architecture"]
+  return function(name, default)
+    local v = metadata[("%s.%s"):format(kind, name)]
+    if v == nil then v = default end
+    if v == nil then check.fail("[%s] %s has no %s.%s", where, path, kind, name) end
+    return v or nil
+  end
+end
+
+local function as_llama(file, of, names)
+  local heads, width = of "attention.head_count", of "embedding_length"
+  local scaling, factors = nil, file.tensors["rope_freqs.weight"]
+  if of("rope.scaling.type", "none") == "linear" then
+    scaling = { rope_type = "linear", factor = of "rope.scaling.factor" }
+  end
+  local kind = file.metadata["general.architecture"]
+  return moth.models.Llama {
+    vocab_size = file.tensors["token_embd.weight"]:size(1), hidden_size = width,
+    intermediate_size = of "feed_forward_length", num_hidden_layers = of "block_count", num_attention_heads = heads,
+    num_key_value_heads = of("attention.head_count_kv", heads), head_dim = of("attention.key_length", width / heads),
+    max_position_embeddings = of("context_length", 2048), rms_norm_eps = of("attention.layer_norm_rms_epsilon", 1e-5),
+    rope_theta = of("rope.freq_base", 10000), rope_scaling = scaling,
+    rope_factors = factors and factors:totable() or nil,
+    rope_interleaved = kind == "llama", tie_word_embeddings = not file.tensors["output.weight"],
+    attention_bias = file.tensors["blk.0.attn_q.bias"] ~= nil,
+    output_bias = file.tensors["blk.0.attn_output.bias"] ~= nil,
+  }, names
+end
+
+local function as_gpt2(file, of)
+  return moth.models.GPT { vocab_size = file.tensors["token_embd.weight"]:size(1), n_layer = of "block_count",
+    n_head = of "attention.head_count", n_embd = of "embedding_length", block_size = of "context_length" }
+end
+
+local kinds = { llama = { llama, as_llama }, qwen2 = { llama, as_llama }, gpt2 = { gpt2, as_gpt2 } }
+
+-- Merges of a SentencePiece vocabulary, which has scores: each way to make a piece of two, the best piece first.
+local function merges_of(tokens, scores)
+  local there, list = {}, {}
+  for i, token in ipairs(tokens) do there[token] = i end
+  for i, token in ipairs(tokens) do
+    for k = 1, #token - 1 do
+      local left, right = token:sub(1, k), token:sub(k + 1)
+      if there[left] and there[right] then list[#list + 1] = { left, right, scores[i] or 0, #list } end
+    end
+  end
+  table.sort(list, function(a, b) return a[3] > b[3] or a[3] == b[3] and a[4] < b[4] end)
+  return list
+end
+
+local LLAMA3 = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,%d}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+  .. "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+local digits = { ["llama-bpe"] = 3, llama3 = 3, ["llama-v3"] = 3, qwen2 = 1 }
+local CONTROL, USER = 3, 4 -- types of tokens
+
+-- What a tokenizer.json would say; nil: the file has no tokenizer.
+local function tokenizer_of(metadata, path, where)
+  local function of(name) return metadata["tokenizer.ggml." .. name] end
+  local kind, tokens = of "model", of "tokens"
+  if not tokens then return nil end
+  local vocab, added, types = {}, {}, of "token_type" or {}
+  for i, token in ipairs(tokens) do
+    vocab[token] = i - 1
+    if types[i] == CONTROL or types[i] == USER then
+      added[#added + 1] = { id = i - 1, content = token, special = types[i] == CONTROL }
+    end
+  end
+  local out = { model = { type = "BPE", vocab = vocab }, added_tokens = added }
+  if kind == "gpt2" then
+    out.model.merges, out.model.ignore_merges = of "merges" or {}, digits[of "pre"] == 3
+    local byte_level = { type = "ByteLevel", add_prefix_space = false, use_regex = false }
+    if of "pre" == nil or of "pre" == "gpt-2" or of "pre" == "default" then
+      byte_level.use_regex = nil
+      out.pre_tokenizer = byte_level
+    elseif digits[of "pre"] then
+      local split = { type = "Split", pattern = { Regex = LLAMA3:gsub("%%d", digits[of "pre"]) } }
+      out.pre_tokenizer = { type = "Sequence", pretokenizers = { split, byte_level } }
+    else
+      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe and qwen2", where,
+        path, tostring(of "pre"))
+    end
+  elseif kind == "llama" then
+    out.model.merges, out.model.byte_fallback, out.model.fuse_unk = merges_of(tokens, of "scores" or {}), true, true
+    out.model.unk_token = tokens[(of "unknown_token_id" or 0) + 1]
+    local replace = { type = "Replace", pattern = { String = " " }, content = "▁" }
+    out.normalizer = of "add_space_prefix" == false and replace
+      or { type = "Sequence", normalizers = { { type = "Prepend", prepend = "▁" }, replace } }
+  else
+    check.fail("[%s] %s: its tokenizer is of kind '%s'; there are gpt2 and llama", where, path, tostring(kind))
+  end
+  local bos = of "bos_token_id"
+  if bos and (of "add_bos_token" or of "add_bos_token" == nil and kind == "llama") then
+    out.post_processor = { type = "TemplateProcessing", single = { { SpecialToken = { id = tokens[bos + 1] } },
+      { Sequence = { id = "A" } } }, special_tokens = { [tokens[bos + 1]] = { ids = { bos } } } }
+  end
+  return moth.data.Tokenizer(out)
+end
+
+--- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }.
+function M.load(path, where)
+  local file = moth.gguf.load(path)
+  local kind = file.metadata["general.architecture"]
+  if not kinds[kind] then
+    check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama and qwen2", where, path,
+      tostring(kind))
+  end
+  local names, make = kinds[kind][1], kinds[kind][2]
+  local model = moth.fake_mode(make, file, reader(file.metadata, path, where))
+  local own = {}
+  for name, t in each(file.tensors) do
+    local short = moths_name(names, name)
+    if short then own[short] = t elseif name ~= "rope_freqs.weight" then own[name] = t end
+  end
+  local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
+  require("moth.models.pretrained").load(model, own, where, ignore, nil, true)
+  if model.reset_buffers then model:reset_buffers() end
+  local eos = file.metadata["tokenizer.ggml.eos_token_id"]
+  return model, tokenizer_of(file.metadata, path, where),
+    { eos = eos and { eos + 1 } or nil, chat_template = file.metadata["tokenizer.chat_template"] }
+end
+
+-- ---- writing -----------------------------------------------------------------------------------------
+
+-- Rows of a weight of queries or keys, from halves to neighbours.
+local function interleaved(t, heads)
+  local rows = t:size(1)
+  local shape = t:dim() == 2 and { heads, 2, rows / heads / 2, t:size(2) } or { heads, 2, rows / heads / 2 }
+  return t:reshape(shape):transpose(2, 3):reshape(t:size())
+end
+
+local function metadata_of(model)
+  local c, out = model.config, {}
+  if model:is_a(moth.models.GPT) then
+    out["general.architecture"] = "gpt2"
+    for key, v in each { context_length = c.block_size, embedding_length = c.n_embd, block_count = c.n_layer,
+      feed_forward_length = 4 * c.n_embd, ["attention.head_count"] = c.n_head } do
+      out["gpt2." .. key] = v
+    end
+    out["gpt2.attention.layer_norm_epsilon"] = 1e-5
+    return out, gpt2
+  end
+  local kind = c.attention_bias and "qwen2" or "llama"
+  out["general.architecture"] = kind
+  for key, v in each { context_length = c.max_position_embeddings, embedding_length = c.hidden_size,
+    block_count = c.num_hidden_layers, feed_forward_length = c.intermediate_size, vocab_size = c.vocab_size,
+    ["attention.head_count"] = c.num_attention_heads, ["attention.head_count_kv"] = c.num_key_value_heads,
+    ["attention.key_length"] = c.head_dim, ["attention.value_length"] = c.head_dim,
+    ["rope.dimension_count"] = c.head_dim } do
+    out[kind .. "." .. key] = v
+  end
+  out[kind .. ".attention.layer_norm_rms_epsilon"], out[kind .. ".rope.freq_base"] = c.rms_norm_eps, c.rope_theta + 0.0
+  return out, llama
+end
+
+local function tokenizer_metadata(out, tokenizer)
+  if not tokenizer.byte_level then
+    check.fail("[models.save_gguf] only byte-level tokenizers (GPT-2, Llama 3, Qwen2) can be written")
+  end
+  local tokens, types = {}, {}
+  for i = 1, tokenizer:size() do
+    tokens[i] = tokenizer:token(i) or ("[unused%d]"):format(i)
+    types[i] = tokenizer.special[i] and CONTROL or tokenizer.is_added[i] and USER or 1
+  end
+  out["tokenizer.ggml.model"], out["tokenizer.ggml.tokens"], out["tokenizer.ggml.token_type"] = "gpt2", tokens, types
+  local pre = "gpt-2"
+  if tokenizer.split ~= "gpt2" then pre = tokenizer.split:find("{1,3}", 1, true) and "llama-bpe" or "qwen2" end
+  out["tokenizer.ggml.pre"] = pre
+  out["tokenizer.ggml.merges"] = tokenizer:merge_list()
+  if tokenizer.first[1] then
+    out["tokenizer.ggml.bos_token_id"], out["tokenizer.ggml.add_bos_token"] = tokenizer.first[1] - 1, true
+  end
+end
+
+--- Writes a models.GPT or models.Llama as a GGUF file. type: F32, F16, BF16, Q8_0 or Q4_0 (of the weights of products;
+-- left out: their dtype); tokenizer: a byte-level one, which is written, too.
+M.save = signature("models.save_gguf(Module model, path path, *, string type?, any tokenizer?)",
+function(model, path, kind, tokenizer)
+  if not (model:is_a(moth.models.GPT) or model:is_a(moth.models.Llama)) then
+    check.fail("[models.save_gguf] expected a models.GPT or models.Llama, got %s", model.__name)
+  end
+  local metadata, names = metadata_of(model)
+  local c, tensors = model.config, {}
+  if c.rope_scaling and (c.rope_scaling.rope_type or c.rope_scaling.type) ~= "default" then
+    tensors["rope_freqs.weight"] = model:rope_factors()
+  end
+  for name, t in model:state_dict():items() do
+    local out = ggufs_name(names, name)
+    local heads = name:find "q_proj" and c.num_attention_heads or name:find "k_proj" and c.num_key_value_heads
+    if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then t = interleaved(t, heads) end
+    tensors[out] = t
+  end
+  if tokenizer then tokenizer_metadata(metadata, tokenizer) end
+  if c.eos then metadata["tokenizer.ggml.eos_token_id"] = c.eos[1] - 1 end
+  moth.gguf.save(path, metadata, tensors, kind and function(name, t)
+    return t:dim() == 1 and "F32" or (name:find "norm" or name:find "position") and "F32" or kind
+  end or nil)
+end)
+
+return M

@@ -1,0 +1,86 @@
+--- moth.models.load: a language model from a folder of Hugging Face's form or a GGUF file.
+--
+--     local model, tokenizer, info = moth.models.load "folder"     -- config.json, model.safetensors, tokenizer.json
+--     local model = moth.models.load("model.gguf", { dtype = moth.float32 })
+--
+-- Weights are mapped, not copied: pages are read when they are used, and processes that load one file share them. Those
+-- that must be converted (another dtype, GPT-2's transposed ones, quantized blocks) are copies.
+local moth = require "moth"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local pretrained = require "moth.models.pretrained"
+
+local where = "models.load"
+
+local classes = { gpt2 = "gpt", llama = "llama", mistral = "llama", qwen2 = "llama" }
+
+local function exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
+local function text_of(path)
+  local f = io.open(path, "rb")
+  local text = f and f:read "*a"
+  if f then f:close() end
+  return text
+end
+
+-- Ids from 0, one or several, as a list of ids from 1; nil: none.
+local function ids_from_1(v)
+  if type(v) == "number" then v = { v } end
+  if type(v) ~= "table" or #v == 0 then return nil end
+  local out = {}
+  for i, id in ipairs(v) do out[i] = id + 1 end
+  return out
+end
+
+-- What the folder says about the ends of texts and about chats.
+local function about(folder, config)
+  local function field(file, name)
+    local path = folder .. "/" .. file
+    return exists(path) and pretrained.json(path, where)[name] or nil
+  end
+  local info = { eos = ids_from_1(field("generation_config.json", "eos_token_id") or config.eos_token_id) }
+  local template = text_of(folder .. "/chat_template.jinja") or field("tokenizer_config.json", "chat_template")
+  if type(template) == "table" then -- several by name
+    for _, t in ipairs(template) do
+      if t.name == "default" then template = t.template end
+    end
+  end
+  info.chat_template = type(template) == "string" and template or nil
+  return info
+end
+
+local function of_folder(folder)
+  local config = pretrained.json(folder .. "/config.json", where)
+  local kind = config.model_type
+  if not classes[kind] then
+    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, llama, mistral and qwen2", where, folder,
+      tostring(kind))
+  end
+  if config.sliding_window and config.use_sliding_window ~= false and kind == "mistral" then
+    check.fail("[%s] %s: a sliding window (config.json: sliding_window) is not supported", where, folder)
+  end
+  local model = require("moth.models." .. classes[kind]).from_pretrained(folder, { mapped = true })
+  local has_tokenizer = exists(folder .. "/tokenizer.json") or exists(folder .. "/vocab.json")
+  return model, has_tokenizer and moth.tokenizer.load(folder) or nil, about(folder, config)
+end
+
+--- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos (the
+-- ids that end a text, from 1) and chat_template. dtype converts the weights (left out: the file's), device moves them.
+return signature("models.load(path path, *, dtype dtype?, device device?)", function(path, dtype, device)
+  local model, tokenizer, info
+  if path:find "%.gguf$" then
+    model, tokenizer, info = require("moth.models.gguf").load(path, where)
+  else
+    if not exists(path .. "/config.json") then check.fail("[%s] %s has no config.json", where, path) end
+    model, tokenizer, info = of_folder(path)
+  end
+  for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end
+  if dtype then model:to(dtype) end
+  if device then model:to(device) end
+  model.config.eos = info.eos
+  return model:eval(), tokenizer, info
+end)
