@@ -173,7 +173,9 @@ function M.save(path, metadata, tensors, o)
   for i, name in ipairs(names) do
     local t = tensors[name]
     if not B.is_tensor(t) then check.fail("[gguf.save] %s: expected a tensor, got %s", name, type(t)) end
-    local kind, bytes = encoded(t, name, type(want) == "function" and want(name, t) or type(want) == "string" and want or nil)
+    local wanted = want
+    if type(want) == "function" then wanted = want(name, t) end
+    local kind, bytes = encoded(t, name, wanted)
     local dims = {}
     for d = t:dim(), 1, -1 do dims[#dims + 1] = u64(t:size(d)) end
     head[#head + 1] = text(name) .. u32(t:dim()) .. table.concat(dims) .. u32(type_numbers[kind]) .. u64(offset)

@@ -13,8 +13,9 @@ local Engine = class "llm.Engine"
 
 local names = "path max_tokens max_seqs step_tokens share_prefix device dtype template"
 
---- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16), step_tokens
--- (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (the name of a chat template).
+--- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16),
+-- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (the name of a
+-- chat template).
 function Engine:__init(options)
   check.options("llm.Engine", options, names)
   local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = options.dtype })
@@ -89,7 +90,8 @@ function Engine:add(id, r)
       all.completion_tokens = all.completion_tokens + 1
       local piece = text:add(token)
       if piece ~= "" or waiting then
-        self.out[#self.out + 1] = { id, { index = index, text = piece, tokens = 1, logprobs = waiting and { waiting } } }
+        self.out[#self.out + 1] = { id,
+          { index = index, text = piece, tokens = 1, logprobs = waiting and { waiting } } }
       end
       return not text.stopped
     end

@@ -1,5 +1,5 @@
---- Messages of a chat as the text that a model was trained on. Templates of Hugging Face are programs (Jinja), which are
--- not run here: those that are known are functions, found by what marks their text; for others there is
+--- Messages of a chat as the text that a model was trained on. Templates of Hugging Face are programs (Jinja), which
+-- are not run here: those that are known are functions, found by what marks their text; for others there is
 -- template = function(messages) return text, { stop strings } end.
 --
 -- A message is { role = "system" | "user" | "assistant", content = text }.

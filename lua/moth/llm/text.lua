@@ -1,5 +1,5 @@
---- Ids as they come, as text: pieces are whole UTF-8 characters, and nothing is given out that could be the beginning of
--- a stop string.
+--- Ids as they come, as text: pieces are whole UTF-8 characters, and nothing is given out that could be the beginning
+-- of a stop string.
 --
 --     local text = moth.llm.Text(tokenizer, { "\n\n" })
 --     io.write(text:add(id))                     -- "" where nothing is sure yet

@@ -127,8 +127,8 @@ local function tokenizer_of(metadata, path, where)
       local split = { type = "Split", pattern = { Regex = LLAMA3:gsub("%%d", digits[of "pre"]) } }
       out.pre_tokenizer = { type = "Sequence", pretokenizers = { split, byte_level } }
     else
-      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe and qwen2", where,
-        path, tostring(of "pre"))
+      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe and qwen2",
+        where, path, tostring(of "pre"))
     end
   elseif kind == "llama" then
     out.model.merges, out.model.byte_fallback, out.model.fuse_unk = merges_of(tokens, of "scores" or {}), true, true
@@ -184,7 +184,7 @@ local function metadata_of(model)
   if model:is_a(moth.models.GPT) then
     out["general.architecture"] = "gpt2"
     for key, v in each { context_length = c.block_size, embedding_length = c.n_embd, block_count = c.n_layer,
-      feed_forward_length = 4 * c.n_embd, ["attention.head_count"] = c.n_head } do
+      vocab_size = c.vocab_size, feed_forward_length = 4 * c.n_embd, ["attention.head_count"] = c.n_head } do
       out["gpt2." .. key] = v
     end
     out["gpt2.attention.layer_norm_epsilon"] = 1e-5
@@ -237,7 +237,9 @@ function(model, path, kind, tokenizer)
   for name, t in model:state_dict():items() do
     local out = ggufs_name(names, name)
     local heads = name:find "q_proj" and c.num_attention_heads or name:find "k_proj" and c.num_key_value_heads
-    if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then t = interleaved(t, heads) end
+    if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
+      t = interleaved(t, heads)
+    end
     tensors[out] = t
   end
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end

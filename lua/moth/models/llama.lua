@@ -96,7 +96,8 @@ end
 local Llama = nn.class("Llama")
 
 --- rope_interleaved: pairs of rotated coordinates are neighbours, as in GGUF's files, not in the two halves.
--- rope_factors: the frequencies are divided by them. rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
+-- rope_factors: the frequencies are divided by them. rope_scaling: { rope_type = "linear", factor = … }, or the fields
+-- of Llama 3.1's config.json
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z

@@ -57,8 +57,8 @@ local function of_folder(folder)
   local config = pretrained.json(folder .. "/config.json", where)
   local kind = config.model_type
   if not classes[kind] then
-    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, llama, mistral and qwen2", where, folder,
-      tostring(kind))
+    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, llama, mistral and qwen2", where,
+      folder, tostring(kind))
   end
   if config.sliding_window and config.use_sliding_window ~= false and kind == "mistral" then
     check.fail("[%s] %s: a sliding window (config.json: sliding_window) is not supported", where, folder)
@@ -68,8 +68,9 @@ local function of_folder(folder)
   return model, has_tokenizer and moth.tokenizer.load(folder) or nil, about(folder, config)
 end
 
---- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos (the
--- ids that end a text, from 1) and chat_template. dtype converts the weights (left out: the file's), device moves them.
+--- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
+-- (the ids that end a text, from 1) and chat_template. dtype converts the weights (left out: the file's), device moves
+-- them.
 return signature("models.load(path path, *, dtype dtype?, device device?)", function(path, dtype, device)
   local model, tokenizer, info
   if path:find "%.gguf$" then

@@ -265,7 +265,9 @@ static int profiler(lua_State *L, const char *name, const char *path) {
 /* The first word of a command line that is no script, and the module whose function `command` gets the other words. */
 static const struct {
   const char *word, *module;
-} commands[] = {{"run", "moth.distributed.run"}, {"serve", "moth.serve.command"}};
+} commands[] = {{"run", "moth.distributed.run"}, {"serve", "moth.serve.command"},
+              {"generate", "moth.llm.command"},
+              {"chat", "moth.llm.command"}};
 
 /* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
  * first word after it. */
@@ -281,7 +283,7 @@ static const char *find_command(int argc, char **argv, int *first) {
   return NULL;
 }
 
-/* Runs a module's command with the words from `first` on; returns the exit code. */
+/* Runs a module's command with the words from `first` on, the word before them at 0; returns the exit code. */
 static int run_module(lua_State *L, const char *module, int argc, char **argv, int first) {
   lua_getglobal(L, "require");
   lua_pushstring(L, module);
@@ -289,7 +291,7 @@ static int run_module(lua_State *L, const char *module, int argc, char **argv, i
   if (status == 0) {
     lua_getfield(L, -1, "command");
     lua_createtable(L, argc, 0);
-    for (int i = first; i < argc; i++) {
+    for (int i = first - 1; i < argc; i++) {
       lua_pushstring(L, argv[i]);
       lua_rawseti(L, -2, i - first + 1);
     }

@@ -1,0 +1,129 @@
+--- `moth generate` and `moth chat`: language models in a terminal.
+local each = require "moth.each"
+
+local M = {}
+
+M.usage = [[
+usage: moth generate [options] MODEL [PROMPT]     writes what the model writes behind PROMPT (or standard input)
+       moth chat [options] MODEL                  answers each line; /clear begins again, /quit or the end of input ends
+MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
+  --max-tokens N        of an answer, 128 (chat: 512)
+  --temperature X       1 (chat: 0.8); 0: always the most probable token
+  --top-k N, --top-p X, --repetition-penalty X, --seed N
+  --stop TEXT           ends an answer; several times
+  --threads N, --device NAME, --dtype NAME
+  --system TEXT         chat: what the model is told first
+  --template NAME       chat: chatml, llama-3 or gpt-2; left out: that of the model's folder
+]]
+
+local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
+  ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
+local texts = { device = "device", dtype = "dtype", system = "system", template = "template" }
+
+local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
+
+local function parse(kind, words)
+  local o, rest, i = { stop = {} }, {}, 1
+  while words[i] do
+    local word = words[i]
+    local name, value = word:match "^%-%-([%w-]+)=?(.*)$"
+    if word == "-h" or name == "help" then return { help = true } end
+    if name and not word:find("=", 1, true) then
+      i = i + 1
+      value = words[i] or fail("--%s needs a value", name)
+    end
+    if not name then
+      rest[#rest + 1] = word
+    elseif numbers[name] then
+      o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
+    elseif name == "stop" then
+      table.insert(o.stop, value)
+    elseif texts[name] and (kind == "chat" or name == "device" or name == "dtype") then
+      o[texts[name]] = value
+    else
+      fail("there is no option --%s", name)
+    end
+    i = i + 1
+  end
+  if #rest < 1 or #rest > (kind == "chat" and 1 or 2) then
+    fail("expected a model%s", kind == "generate" and ", and one text at most" or "")
+  end
+  o.model, o.prompt = rest[1], rest[2]
+  return o
+end
+
+-- Without what is no option of moth.generate.
+local function sampling(o)
+  local out = {}
+  for key, value in each(o) do
+    if key ~= "model" and key ~= "prompt" and key ~= "threads" and key ~= "device" and key ~= "dtype" then
+      out[key] = value
+    end
+  end
+  return out
+end
+
+local function write(pieces)
+  for piece in pieces do
+    io.write(piece)
+    io.flush()
+  end
+  io.write "\n"
+end
+
+local function chat(model, tokenizer, info, o)
+  local moth = require "moth"
+  local given = sampling(o)
+  given.max_tokens, given.temperature = given.max_tokens or 512, given.temperature or 0.8
+  given.template = given.template or info.chat_template
+  local terminal = moth.utils.system.is_terminal(0)
+  local function begin() return moth.llm.Chat(model, tokenizer, given) end
+  local talk = begin()
+  while true do
+    if terminal then
+      io.write "> "
+      io.flush()
+    end
+    local line = io.read "*l"
+    if not line or line == "/quit" then break end
+    if line == "/clear" then
+      talk = begin()
+    elseif line:find "%S" then
+      write(talk:say(line))
+    end
+  end
+  if terminal then io.write "\n" end
+end
+
+local function main(kind, words)
+  local o = parse(kind, words)
+  if o.help then
+    io.write(M.usage)
+    return 0
+  end
+  local moth = require "moth"
+  if o.threads then moth.set_num_threads(o.threads) end
+  local model, tokenizer, info = moth.models.load(o.model, { device = o.device, dtype = o.dtype })
+  if not tokenizer then error(("%s has no tokenizer.json"):format(o.model), 0) end
+  if kind == "chat" then
+    chat(model, tokenizer, info, o)
+  else
+    write(moth.generate(model, tokenizer, o.prompt or io.read "*a", sampling(o)))
+  end
+  return 0
+end
+
+--- Runs the command words[0], "generate" or "chat"; its exit code.
+function M.command(words)
+  local kind = words[0] == "chat" and "chat" or "generate"
+  local ok, code = pcall(main, kind, words)
+  if ok then return code end
+  if type(code) == "table" and code.usage then
+    io.stderr:write("moth ", kind, ": ", code.usage, "\n", M.usage)
+    return 2
+  end
+  io.stderr:write("moth ", kind, ": ", (tostring(code):gsub("^[^\n:]-%.lua:%d+: ", "")), "\n")
+  return 1
+end
+
+return M

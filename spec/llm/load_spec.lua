@@ -1,0 +1,193 @@
+-- moth.models.load, moth.gguf and moth.generate: files of transformers (fixtures.py), what it computes of them.
+local moth = require "moth"
+local cjson = require "cjson"
+
+local function content(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read "*a"
+  f:close()
+  return text
+end
+local function wanted(name) return cjson.decode(content("spec/llm/fixtures/" .. name .. "/want.json")) end
+local function folder()
+  local path = os.tmpname()
+  os.remove(path)
+  os.execute("mkdir " .. path)
+  finally(function() os.execute("rm -r " .. path) end)
+  return path
+end
+
+local function ids_of(want)
+  local ids = {}
+  for i, id in ipairs(want.ids) do ids[i] = id + 1 end
+  return ids
+end
+local function logits(model, ids)
+  return moth.no_grad(model.forward, model, moth.tensor({ ids }, { dtype = moth.int64 })):select(2, -1):view(-1)
+end
+local function said(model, tokenizer, prompt, o)
+  local parts = {}
+  for piece in moth.generate(model, tokenizer, prompt, o) do parts[#parts + 1] = piece end
+  return table.concat(parts)
+end
+local greedy = { max_tokens = 24, temperature = 0, eos = {} }
+
+describe("language models", function()
+  for _, name in ipairs { "gpt2", "llama" } do
+    it("are transformers' to 1e-4 and to the letter: " .. name, function()
+      local want = wanted(name)
+      local model, tokenizer, info = moth.models.load("spec/llm/fixtures/" .. name)
+      assert.same(ids_of(want), tokenizer:encode(want.prompt, true))
+      assert.is_close(moth.tensor(want.logits), logits(model, ids_of(want)), { rtol = 0, atol = 1e-4 })
+      assert.equal(want.text, said(model, tokenizer, want.prompt, greedy))
+      assert.same({ name == "llama" and 2 or 1 }, info.eos)
+      assert.is_false(model.training)
+      for _, p in ipairs(model:parameters()) do assert.is_false(p:requires_grad()) end
+    end)
+
+    it("go into GGUF files and back: " .. name, function()
+      local want, path = wanted(name), os.tmpname() .. ".gguf"
+      finally(function() os.remove(path) end)
+      local model, tokenizer = moth.models.load("spec/llm/fixtures/" .. name)
+      moth.models.save_gguf(model, path, { tokenizer = tokenizer })
+      local again, other, info = moth.models.load(path)
+      assert.is_close(moth.tensor(want.logits), logits(again, ids_of(want)), { rtol = 0, atol = 1e-4 })
+      assert.equal(want.text, said(again, other, want.prompt, greedy))
+      assert.same(model.config.eos, info.eos)
+      moth.models.save_gguf(model, path, { type = "F16" })
+      again, other = moth.models.load(path, { dtype = moth.float32 })
+      assert.is_nil(other)
+      assert.is_close(moth.tensor(want.logits), logits(again, ids_of(want)), { rtol = 0, atol = 0.1 })
+    end)
+  end
+
+  it("come in parts, and weights lie in the file: nothing is copied", function()
+    local path = folder()
+    local model = moth.models.load "spec/llm/fixtures/llama"
+    local sd, index, parts = model:state_dict(), { weight_map = {} }, { {}, {} }
+    local i = 0
+    for name, t in sd:items() do
+      i = i + 1
+      parts[i % 2 + 1][name] = t:clone()
+      index.weight_map[name] = ("model-0000%d-of-00002.safetensors"):format(i % 2 + 1)
+    end
+    for k = 1, 2 do moth.save_safetensors(parts[k], ("%s/model-0000%d-of-00002.safetensors"):format(path, k)) end
+    local f = assert(io.open(path .. "/model.safetensors.index.json", "w"))
+    f:write(cjson.encode(index))
+    f:close()
+    os.execute(("cp spec/llm/fixtures/llama/config.json %s"):format(path))
+    local before = moth.memory.stats().allocated
+    local again, tokenizer = moth.models.load(path)
+    assert.is_nil(tokenizer)
+    local bytes = 0
+    for _, p in ipairs(again:parameters()) do bytes = bytes + p:numel() * 4 end
+    if before then assert.is_true(moth.memory.stats().allocated - before < bytes / 2) end
+    local want = wanted "llama"
+    assert.is_close(moth.tensor(want.logits), logits(again, ids_of(want)), { rtol = 0, atol = 1e-4 })
+    moth.no_grad(function() again.model.norm.weight:fill_(0) end) -- stays in memory
+    assert.is_close(moth.tensor(want.logits), logits(moth.models.load(path), ids_of(want)), { rtol = 0, atol = 1e-4 })
+  end)
+
+  it("what they write is whole characters, ends at stop strings, and is the same for a seed", function()
+    local model, tokenizer = moth.models.load "spec/llm/fixtures/llama"
+    local want = wanted "llama"
+    for piece in moth.generate(model, tokenizer, want.prompt, greedy) do
+      assert.is_true(piece ~= "" and require("moth_lua").is_text(piece))
+    end
+    local stop = want.text:sub(9, 11)
+    local first = want.text:find(stop, 1, true)
+    assert.equal(want.text:sub(1, first - 1), said(model, tokenizer, want.prompt,
+      { max_tokens = 24, temperature = 0, eos = {}, stop = { "never", stop } }))
+    local o = { max_tokens = 20, temperature = 1.5, top_p = 0.95, top_k = 50, seed = 3 }
+    assert.equal(said(model, tokenizer, want.prompt, o), said(model, tokenizer, want.prompt, o))
+    o.seed = 4
+    assert.is_true(said(model, tokenizer, want.prompt, o) ~= said(model, tokenizer, want.prompt,
+      { max_tokens = 20, temperature = 1.5, top_p = 0.95, top_k = 50, seed = 3 }))
+    assert.error_matches(function() moth.generate(model, tokenizer, {}) end, "the prompt is empty")
+    assert.error_matches(function() moth.generate(model, 3, "x") end, "expected a tokenizer")
+  end)
+
+  it("text that is held back comes out", function()
+    local bytes = { "a", "\226", "\130", "\172", "\226\130", "b", "<e", "n", "d", "x", "<e", "nd>", "tail" }
+    local tokenizer = { special = {}, token = function(_, id) return bytes[id] end,
+      bytes = function(_, id) return bytes[id] end }
+    local text, out = moth.llm.Text(tokenizer, { "<end>" }), {}
+    for id = 1, #bytes do out[id] = text:add(id) end
+    assert.same({ "a", "", "", "€", "", "\239\191\189b", "", "", "", "<endx", "", "", "" }, out)
+    assert.is_true(text.stopped)
+    assert.equal("", text:finish())
+    text = moth.llm.Text(tokenizer, { "<end>" })
+    assert.equal("", text:add(7) .. text:add(2))
+    assert.equal("<e\239\191\189", text:finish())
+  end)
+
+  it("what is not supported is refused", function()
+    local path = folder()
+    local function config(t)
+      local f = assert(io.open(path .. "/config.json", "w"))
+      f:write(cjson.encode(t))
+      f:close()
+    end
+    assert.error_matches(function() moth.models.load(path) end, "has no config.json")
+    config { model_type = "mamba" }
+    assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, llama")
+    assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")
+    path = path .. "/x"
+    assert.error_matches(function() moth.gguf.save(path, { a = { 1, "b" } }, {}) end, "a list of uint32 and string")
+    assert.error_matches(function() moth.gguf.save(path, {}, {}, { type = "Q5_0" }) end, "type Q5_0 is not known")
+  end)
+end)
+
+describe("GGUF files", function()
+  local function saved(metadata, tensors, o)
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    moth.gguf.save(path, metadata, tensors, o)
+    return path
+  end
+
+  it("keep metadata and tensors", function()
+    local metadata = { ["general.name"] = "x\0y", a = 3, b = -3, c = 0.5, d = true, e = { "p", "", "q" }, f = { 1, -2 },
+      g = {}, h = 2 ^ 40, ["general.alignment"] = 32 }
+    local x = moth.randn(3, 5, 64)
+    local path = saved(metadata, { x = x, y = x:to(moth.bfloat16), z = moth.tensor(2.5):view(1), w = x:half() })
+    local file = moth.gguf.load(path)
+    assert.same(metadata, file.metadata)
+    assert.same({ w = "F16", x = "F32", y = "BF16", z = "F32" }, file.types)
+    assert.is_true(moth.equal(file.tensors.x, x))
+    assert.is_true(moth.equal(file.tensors.y, x:to(moth.bfloat16)))
+    assert.equal(2.5, file.tensors.z:item())
+  end)
+
+  it("quantize as llama.cpp does", function()
+    local x = moth.tensor { { 0, 1, -2, 3.5, -4, 0.25, 7, -0.1 } }:expand({ 4, 8 }):reshape(1, 32)
+    for kind, want in pairs { Q8_0 = 0.03, Q4_0 = 0.5 } do
+      local file = moth.gguf.load(saved({}, { x = x, odd = moth.ones(2, 5) }, { type = kind }))
+      assert.same({ x = kind, odd = "F32" }, file.types)
+      assert.is_true((file.tensors.x - x):abs():max():item() < want)
+    end
+    -- The bytes that the gguf package makes of it.
+    local bytes = content(saved({}, { x = x }, { type = "Q8_0" }))
+    assert.equal("0e 2b 00 12 dc 40 b7 05 7f fe", (bytes:sub(-64, -55):gsub(".", function(c)
+      return ("%02x "):format(c:byte())
+    end):gsub(" $", "")))
+  end)
+
+  it("that are damaged are refused: cut anywhere, changed anywhere", function()
+    local path = saved({ a = { "one", "two" }, b = 3 }, { x = moth.randn(2, 32), y = moth.randn(3) }, { type = "Q8_0" })
+    local bytes, other = content(path), os.tmpname()
+    finally(function() os.remove(other) end)
+    local function try(s)
+      local f = assert(io.open(other, "wb"))
+      f:write(s)
+      f:close()
+      return pcall(moth.gguf.load, other)
+    end
+    assert.is_true((try(bytes)))
+    for n = 0, 200, 7 do assert.is_false((try(bytes:sub(1, n)))) end
+    for at = 1, 200, 3 do try(bytes:sub(1, at - 1) .. "\255" .. bytes:sub(at + 1)) end
+    local ok, message = try((bytes:gsub("(x" .. ("."):rep(20) .. ")\8", "%1\12", 1)))
+    assert.is_false(ok)
+    assert.matches("the tensor x is of type Q4_K %(12%)", message)
+  end)
+end)
