@@ -41,7 +41,7 @@ end
 local function refuse(...) error("[llm] " .. (...):format(select(2, ...)), 0) end
 
 -- Without the place that raised it, and with the field as the client knows it.
-local function told(message) return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
+local function told(message) return (tostring(message):gsub("^[^%[\n]-:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
 
 local function prompt_of(self, r)
   if r.kind == "chat" then
@@ -55,8 +55,11 @@ local function prompt_of(self, r)
     if #ids == 0 then refuse("the prompt is empty") end
     return ids, {}
   end
-  local ids = {}
-  for i, id in ipairs(r.prompt) do ids[i] = id + 1 end -- from 0 on the wire
+  local ids, V = {}, self.model.config.vocab_size
+  for i, id in ipairs(r.prompt) do -- from 0 on the wire
+    if id >= V then refuse("prompt[%d]: there is no token %d; the last one is %d", i - 1, id, V - 1) end
+    ids[i] = id + 1
+  end
   return ids, {}
 end
 

@@ -1,0 +1,148 @@
+-- moth.llm.engine, by itself and behind moth.serve; moth generate, moth chat, llm.Chat.
+local moth = require "moth"
+local cjson = require "cjson"
+
+local folder = "spec/llm/fixtures/llama"
+local function want()
+  local f = assert(io.open(folder .. "/want.json", "rb"))
+  local out = cjson.decode(f:read "*a")
+  f:close()
+  return out
+end
+
+-- All that an engine says of its requests: { [id] = { text by index, finish by index, last piece } }
+local function run(engine, out)
+  out = out or {}
+  local function emit(id, piece)
+    local r = out[id] or { texts = {}, finish = {}, pieces = 0 }
+    out[id], r.pieces = r, r.pieces + 1
+    assert.is_nil(r.last)
+    if piece.error then
+      r.error, r.last = piece.error, piece
+      return
+    end
+    r.texts[piece.index] = (r.texts[piece.index] or "") .. piece.text
+    r.finish[piece.index] = piece.finish_reason or r.finish[piece.index]
+    if piece.done then r.last = piece end
+  end
+  local steps = 0
+  while engine:step(emit) do
+    steps = steps + 1
+    assert(steps < 1000)
+  end
+  return out
+end
+
+describe("the engine of language models #M430", function()
+  it("answers requests that come and go", function()
+    local engine = require("moth.llm.engine").load { path = folder, max_tokens = 512, max_seqs = 4 }
+    engine:warm()
+    assert.is_true(engine.signature.steps)
+    assert.equal(128, engine.signature.max_tokens)
+    local w = want()
+    local ids = {}
+    for i, id in ipairs(w.ids) do ids[i] = id end
+    engine:add(1, { kind = "completion", prompt = w.prompt, max_tokens = 24, temperature = 0 })
+    engine:add(2, { kind = "completion", prompt = ids, max_tokens = 24, temperature = 0, n = 2, logprobs = 1 })
+    engine:add(3, { kind = "chat", messages = { { role = "user", content = "hi" } }, max_tokens = 4, seed = 1 })
+    engine:add(4, { kind = "completion", prompt = "x", max_tokens = 100 })
+    engine:step(function() end)
+    engine:cancel(4)
+    local out = run(engine)
+    assert.equal(w.text:sub(-8), out[1].texts[0]:sub(-8))
+    assert.equal(w.text, out[2].texts[0])
+    assert.equal(w.text, out[2].texts[1])
+    assert.same({ [0] = "length", "length" }, out[2].finish)
+    assert.equal(48, out[2].last.completion_tokens)
+    assert.equal(#w.ids, out[2].last.prompt_tokens)
+    assert.is_nil(out[4])
+    assert.equal(0, engine:state().blocks_used)
+    for message, r in pairs { ["prompt%[1%]: there is no token 420; the last one is 419"] = { prompt = { 1, 420 } },
+      ["a prompt of 200 tokens; there is memory for 128"] = { prompt = ids } } do
+      for i = #ids + 1, 200 do ids[i] = 3 end
+      r.kind = "completion"
+      local ok, why = pcall(engine.add, engine, 5, r)
+      assert.is_false(ok)
+      assert.matches(message, why)
+    end
+    engine.template = "{{ strange }}"
+    local ok, why = pcall(engine.add, engine, 6, { kind = "chat", messages = { { role = "user", content = "x" } } })
+    assert.is_false(ok)
+    assert.matches("the chat template is not known", why)
+  end)
+
+  it("a step that raises ends what runs, and nothing else", function()
+    local engine = require("moth.llm.engine").load { path = folder }
+    local step, stderr = engine.model.step, io.stderr
+    engine:add(1, { kind = "completion", prompt = "x", max_tokens = 3, temperature = 0 })
+    engine.model.step = function() error("[op] it does not work", 0) end
+    io.stderr = { write = function() end } -- luacheck: ignore 122
+    finally(function() io.stderr = stderr end) -- luacheck: ignore 122
+    local out = run(engine)
+    assert.equal("it does not work", out[1].error)
+    engine.model.step = step
+    engine:add(2, { kind = "completion", prompt = "x", max_tokens = 3, temperature = 0 })
+    assert.equal("length", run(engine)[2].finish[0])
+  end)
+
+  it("stands behind moth.serve", function()
+    if not require("moth.serve.front").available() then pending "lua-http is not there" return end
+    local server = moth.serve.spawn { models = { lm = folder }, port = 0 }
+    finally(function() server:stop() end)
+    local w = want()
+    local r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = w.prompt, max_tokens = 24,
+      temperature = 0 })
+    assert.equal(200, r.status)
+    local body = cjson.decode(r.body)
+    assert.equal(w.text, body.choices[1].text)
+    assert.equal(#w.ids, body.usage.prompt_tokens)
+    r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = { 5, 500 } })
+    assert.equal(400, r.status)
+    assert.matches("there is no token 500", r.body)
+  end)
+end)
+
+describe("a model in a terminal", function()
+  local build = os.getenv "MOTH_BUILD" or "build"
+  local function output(command)
+    local pipe = assert(io.popen(("MOTH_LUAJIT_WARNING=0 %s/moth %s 2>&1"):format(build, command)))
+    local text = pipe:read "*a"
+    pipe:close()
+    return text
+  end
+
+  it("writes behind a prompt, and chats", function()
+    local w = want()
+    assert.equal(w.text .. "\n", output(("generate --temperature 0 --max-tokens 24 %s '%s'"):format(folder, w.prompt)))
+    local said = output(("chat --temperature 0 --max-tokens 6 %s <<'END'\nhi\n/clear\nhi\n\n/quit\nx\nEND")
+      :format(folder))
+    local first, second = said:match "^(.+)\n(.+)\n$"
+    assert.is_string(first)
+    assert.equal(first, second)
+    assert.matches("moth generate: there is no option %-%-strange\nusage:", output("generate --strange 1 x"))
+    assert.matches("moth chat: %[models.load%] /nowhere has no config.json", output "chat /nowhere")
+  end)
+
+  it("keeps what was said, and forgets the first where there is too much", function()
+    local model, tokenizer, info = moth.models.load(folder)
+    local chat = moth.llm.Chat(model, tokenizer, { system = "Be brief.", template = info.chat_template, temperature = 0,
+      max_tokens = 6, eos = {} })
+    local answers = {}
+    for i = 1, 6 do
+      local parts = {}
+      for piece in chat:say "moon" do parts[#parts + 1] = piece end
+      answers[i] = table.concat(parts)
+    end
+    assert.equal("system", chat.messages[1].role)
+    assert.equal(answers[6], chat.messages[#chat.messages].content)
+    assert.is_true(#chat.messages < 13)
+    assert.is_true(chat.scheduler.stats.shared_tokens > 0)
+    assert.error_matches(function() chat:say(("word "):rep(200)) end, "tokens are too many")
+    assert.error_matches(function() moth.llm.Chat(model, tokenizer, { template = "{{ x }}" }) end,
+      "there are chatml, llama%-3 and gpt%-2\nHINT")
+    local text, stop = moth.llm.template.known["llama-3"] { { role = "user", content = " a " } }
+    assert.equal("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+      .. "<|start_header_id|>assistant<|end_header_id|>\n\n", text)
+    assert.same({ "<|eot_id|>" }, stop)
+  end)
+end)
