@@ -265,9 +265,10 @@ static int profiler(lua_State *L, const char *name, const char *path) {
 /* The first word of a command line that is no script, and the module whose function `command` gets the other words. */
 static const struct {
   const char *word, *module;
-} commands[] = {{"run", "moth.distributed.run"}, {"serve", "moth.serve.command"},
-              {"generate", "moth.llm.command"},
-              {"chat", "moth.llm.command"}};
+} commands[] = {{"run", "moth.distributed.run"},
+                {"serve", "moth.serve.command"},
+                {"generate", "moth.llm.command"},
+                {"chat", "moth.llm.command"}};
 
 /* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
  * first word after it. */
