@@ -12,6 +12,7 @@ pre { background: #f4f4f1; padding: .6em .8em; overflow-x: auto; white-space: pr
 table { border-collapse: collapse }
 td, th { text-align: left; vertical-align: top; padding: .25em .8em .25em 0; border-bottom: 1px solid #eee }
 td pre { margin: 0 } .names { columns: 14em } .names a { display: block } img { max-width: 100% }
+.names { overflow-wrap: anywhere }
 @media (prefers-color-scheme: dark) { body { background: #1b1b1b; color: #ddd } a { color: #7ab8f5 }
 pre { background: #262626 }
 td, th { border-color: #333 } }]]
