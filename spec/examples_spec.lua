@@ -58,6 +58,12 @@ describe("example", function()
     assert.is_true(number(text, "   loss ") > number(text, " -> "))
   end)
 
+  it("serve: a model behind HTTP, asked with curl #M429", function()
+    if not require("moth.serve.front").available() then return pending "needs lua-http" end
+    has(example("serve"), 'ready:  {"ready":true}', "equal to the model's: \ttrue", "expected [-1,16], got [2,15]",
+      'moth_requests_total{model="digits",code="200"} 2')
+  end)
+
   it("checklist: what the course teaches, demonstrated #M501", function()
     local text = example("checklist")
     local passed = select(2, text:gsub("md  pass\n", ""))

@@ -175,6 +175,12 @@ function Clock:toc()
   return now() - self.start
 end
 
+--- Prints, and returns, how long single calls take: p50, p95, p99 and samples per second for each batch size.
+-- m: an exported program, or a module or function with inputs = { x } (the first sample is repeated). Options:
+-- batch_sizes ({ 1, 8, 32 }), seconds for each (1), calls at least (20), quiet, timer. The result's rows:
+-- { batch_size, calls, p50, p95, p99, mean (seconds), samples_per_second }.
+function M.latency(m, o) return require("moth.benchmark.latency")(m, o, synchronize) end
+
 --- The speed of this machine, and where measurements stand below its roofline: roofline.lua.
 function M.machine(o) return require("moth.benchmark.roofline").machine(o) end
 function M.roofline(list) return require("moth.benchmark.roofline").roofline(list) end
