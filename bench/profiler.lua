@@ -68,7 +68,7 @@ end
 
 local x = moth.randn(4)
 local function op() x:add(x):free() end
-row("an op of 4 elements", op, 20000, 9, 1)
+row("an op of 4 elements", op, 500, 150, 1)
 
 local net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
 local opt = moth.optim.SGD(net:parameters(), { lr = 0.01 })
@@ -79,7 +79,7 @@ local function step()
   opt:step()
 end
 local events = count(step)
-row(("a step of an MLP, %d events"):format(events), step, 1000, 9, events)
+row(("a step of an MLP, %d events"):format(events), step, 20, 150, events)
 
 -- ---- anomaly mode on a step of some 150 us
 
@@ -97,7 +97,7 @@ local function anomaly(check)
     return function() moth.autograd.set_detect_anomaly(false) end
   end
 end
-local r = measure(wide_step, 300, 15, { off, anomaly(false), anomaly(true) })
+local r = measure(wide_step, 10, 150, { off, anomaly(false), anomaly(true) })
 print(("%-34s off %.1f us; anomaly mode without check %+.1f %%, with it %+.1f %% (medians %+.1f, %+.1f)"):format(
   "a step of a wider MLP", r[1].least / 1e3, 100 * (r[2].least / r[1].least - 1), 100 * (r[3].least / r[1].least - 1),
   100 * (r[2].median / r[1].median - 1), 100 * (r[3].median / r[1].median - 1)))

@@ -79,6 +79,7 @@ try("compiled, in blocks", function() return moth.rand(3e7) end, chain)
 local plan = moth.compile(function(x) return (x * 2):mm(x) + 1 end, { backend = "blocks" })
 plan(moth.rand(10, 10))
 try("compiled, a kernel", function() return moth.rand(4000, 4000) end, plan)
+try("cumsum, a row", function() return moth.ones(6e7) end, function(x) return x:cumsum(1) end)
 try("unique", function() return ids(5e6, 1e6) end, function(x) return x:unique() end)
 ]]
 
@@ -155,6 +156,10 @@ end
 describe("Ctrl-C #noasan", function()
   it("ends long ops in the middle, and what they held is released", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops, "mm int64; sort, a row; lgamma; cumsum, a row"))
+  end)
+  it("ends each op of a list #slow", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops))
   end)
   it("ends a launch of many programs between two of them", function()
@@ -165,7 +170,7 @@ describe("Ctrl-C #noasan", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("", files))
   end)
-  it("ends them on one thread", function()
+  it("ends them on one thread #slow", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("MOTH_NUM_THREADS=1", ops, "mm; softmax; sort, a row"))
   end)

@@ -206,9 +206,12 @@ static void scan_rows_$NAME(void *out, const void *in, int64_t rows, int64_t n) 
     const stored *a = (const stored *)in + r * n;
     $STORED *o = ($STORED *)out + r * n;
     $WIDE acc = $NONE;
-    for (int64_t i = 0; i < n; i++) {
-      acc = $JOIN(($WIDE)$MAPI, acc);
-      o[i] = $PUTROW;
+    for (int64_t i = 0; i < n && !moth_stopped();) { /* a row may take long */
+      int64_t end = n - i < SCAN_BLOCK ? n : i + SCAN_BLOCK;
+      for (; i < end; i++) {
+        acc = $JOIN(($WIDE)$MAPI, acc);
+        o[i] = $PUTROW;
+      }
     }
   }
 }

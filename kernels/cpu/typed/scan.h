@@ -2,11 +2,12 @@
  * each join and map of a record of kind "scan", are printed by src/codegen/reduce.lua into scan_loops.h. */
 #ifndef MOTH_CPU_TYPED_SCAN_H
 #define MOTH_CPU_TYPED_SCAN_H
+#include "core/parallel.h"
 #include "kernels/common/scan.h"
 #include "kernels/cpu/typed/join.h"
 #include "reductions.h"
 
-enum { SCAN_COLS = 256 };
+enum { SCAN_COLS = 256, SCAN_BLOCK = 1 << 20 };
 #if MOTH_IS_FLOAT
 typedef stored wide_stored;
 #define STORE_WIDE(x) STORE((real)(x))
