@@ -313,6 +313,8 @@ parity: all
 	@if python3 -c "import onnxruntime" 2>/dev/null; then $(HERE) spec/parity/onnx_files.lua $(B)/parity_onnx && \
 	  python3 spec/parity/onnx_files.py $(B)/parity_onnx && python3 spec/parity/onnx_cases.py $(B)/parity_cases && \
 	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_cases && \
+	  python3 spec/parity/onnx_torch.py $(B)/parity_torch >/dev/null 2>&1 && \
+	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_torch && \
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;spec/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) \
 	  spec/parity/onnx_ops.lua $(B)/parity_onnx_ops && python3 spec/parity/onnx_ops.py $(B)/parity_onnx_ops; else echo "onnx: not compared, onnxruntime is not there"; fi
 	@python3 spec/parity/schedules.py $(B)/parity_schedules.json && \

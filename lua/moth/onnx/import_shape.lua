@@ -38,7 +38,7 @@ end
 rule("ConstantOfShape", "value", function(c, shape)
   local size = c:checked(c:list(shape))
   if not c.value then return moth.zeros(size, { dtype = moth.float32, device = c.device }) end
-  local v = c.value:reshape({ -1 }):totable()[1]
+  local v = import.aside(function() return c.value:reshape({ -1 }):totable()[1] end)
   local out = moth.full(size, v == true and 1 or v == false and 0 or v, { dtype = c.value:dtype(),
     device = c.device })
   small.tag[out] = small.tag[c.value]
