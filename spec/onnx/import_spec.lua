@@ -161,6 +161,12 @@ describe("moth.onnx", function()
       fails("does not fit", external, file .. ".data", 8)
       fails("only files beside the model", external, "../" .. file .. ".data", 4)
       fails("only files beside the model", external, "/etc/passwd", 0)
+      local net = nn.Linear(20, 30)
+      moth.onnx.export(net, moth.ones(1, 20), path, { external_data = true })
+      local f = io.open(path, "rb")
+      assert.is_true(f:seek("end") < 1200) -- 2400 bytes of the weight are not in it
+      f:close()
+      close(moth.onnx.load(path)(moth.ones(1, 20)), moth.no_grad(net, moth.ones(1, 20)))
       os.remove(folder .. file .. ".data")
     end)
 

@@ -49,12 +49,16 @@ end
 
 --- Writes a function, module or exported program as an ONNX file. args: a tensor, or a list of arguments. Options:
 -- input_names, output_names (lists), dynamic_axes ({ input = { [dimension] = name } }) or dynamic_shapes (as of
--- moth.export), opset_version (17 to 20), index_base (0: positions count from 0 in the file; 1: as in Lua), dynamo and
+-- moth.export), opset_version (17 to 20), index_base (0: positions count from 0 in the file; 1: as in Lua),
+-- external_data (true: the elements of tensors go into a file beside it, PATH.data; else only above 2 GB), dynamo and
 -- verbose (taken, without effect).
 function M.export(model, args, path, o, ...)
   if select("#", ...) > 0 then check.fail("[onnx.export] takes a model, arguments, a path and options") end
   o = check.options("onnx.export", o, "input_names output_names dynamic_axes dynamic_shapes opset_version index_base \z
-    dynamo verbose")
+    external_data dynamo verbose")
+  if o.external_data ~= nil and type(o.external_data) ~= "boolean" then
+    check.fail("[onnx.export] external_data: expected a boolean, got %s", class.name(o.external_data))
+  end
   if type(path) ~= "string" then check.fail("[onnx.export] expected a path, got %s", class.name(path)) end
   local opset = o.opset_version or 17
   if type(opset) ~= "number" or opset < 17 or opset > 20 or opset ~= math.floor(opset) then
@@ -76,8 +80,11 @@ function M.export(model, args, path, o, ...)
   elseif o.dynamic_axes or o.dynamic_shapes then
     check.fail("[onnx.export] the dimensions of an exported program are those it was exported with")
   end
-  messages.write(writer.model(ep, { input_names = input_names, output_names = output_names, opset_version = opset,
-    index_base = o.index_base or 0 }), path)
+  local message, data = writer.model(ep, { input_names = input_names, output_names = output_names,
+    opset_version = opset, index_base = o.index_base or 0, external_data = o.external_data,
+    location = path:match("[^/\\]*$") .. ".data" })
+  if data then messages.write(data, path .. ".data") end
+  messages.write(message, path)
 end
 
 --- Reads an ONNX file as an exported program. Options: dims = { name = size or moth.Dim }: the dimensions that the file

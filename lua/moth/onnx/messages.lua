@@ -17,6 +17,8 @@ function M.code(dtype)
   return M.codes[dtype] or check.fail("[onnx] there is no dtype %s in ONNX", tostring(dtype))
 end
 
+local SMALL, ALIGNED = 1024, 64 -- bytes: of tensors that stay in the model, of places in a file of data
+
 local Message = {}
 Message.__index = Message
 
@@ -38,12 +40,19 @@ function Message:add(field, other)
   return self
 end
 
---- The elements of a contiguous tensor in host memory.
-function Message:elements(field, t)
+local function in_host(t) return B.ops.contiguous(B.ops.to(B.alias(t, false), { device = "cpu" })) end
+
+--- The elements of a tensor, by themselves.
+function Message:raw(t)
   local n = t:numel() * t:element_size()
-  self:put(proto.varint(field * 8 + 2) .. proto.varint(n))
-  if n > 0 then self[#self + 1], self.n = t, self.n + n end
+  if n > 0 then self[#self + 1], self.n = in_host(t), self.n + n end
   return self
+end
+
+--- The elements of a tensor as a field.
+function Message:elements(field, t)
+  self:put(proto.varint(field * 8 + 2) .. proto.varint(t:numel() * t:element_size()))
+  return self:raw(t)
 end
 
 -- ---- parts of a model ----------------------------------------------------------------------------
@@ -92,7 +101,7 @@ function M.tensor(name, t, external)
     entry("length", ("%d"):format(t:numel() * t:element_size()))
     return m:int(14, 1)
   end
-  return m:elements(9, B.ops.contiguous(B.ops.to(B.alias(t, false), { device = "cpu" })))
+  return m:elements(9, t)
 end
 
 --- A value with its type: shape has sizes and names of sizes; "?" is left open.
@@ -121,12 +130,23 @@ typedef struct moth_onnx_file moth_onnx_file;
 size_t fwrite(const void *bytes, size_t size, size_t n, void *file);
 ]]
 
---- A graph of lists of messages. initializers: { { name, tensor }, … }.
-function M.graph(name, nodes, inputs, outputs, initializers)
+--- A graph of lists of messages. initializers: { { name, tensor }, … }; data, a file's name and what goes into it: the
+-- elements of all but small tensors.
+function M.graph(name, nodes, inputs, outputs, initializers, data)
   local m = M.new()
   for _, node in ipairs(nodes) do m:add(1, node) end
   m:string(2, name)
-  for _, pair in ipairs(initializers or {}) do m:add(5, M.tensor(pair[1], pair[2])) end
+  for _, pair in ipairs(initializers or {}) do
+    local t = pair[2]
+    if data and t:numel() * t:element_size() >= SMALL then
+      local gap = -data.n % ALIGNED
+      if gap > 0 then data:put(("\0"):rep(gap)) end
+      m:add(5, M.tensor(pair[1], t, { location = data.location, offset = data.n }))
+      data:raw(t)
+    else
+      m:add(5, M.tensor(pair[1], t))
+    end
+  end
   for _, v in ipairs(inputs) do m:add(11, v) end
   for _, v in ipairs(outputs) do m:add(12, v) end
   return m

@@ -473,7 +473,10 @@ local function decomposed(ep)
   return refuse("ops are made of each other")
 end
 
---- The ModelProto of a program, as a message. o: input_names, output_names, opset_version, index_base, external.
+local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer has at most 2 GB
+
+--- The ModelProto of a program, as a message, and the data that goes into a file beside it, or nil. o: input_names,
+-- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
   ep = decomposed(ep)
   local program = ep.program
@@ -517,8 +520,14 @@ function M.model(ep, o)
     table.sort(indices)
     metadata[2] = { "moth.indices", table.concat(indices, " ") }
   end
-  local graph = messages.graph("moth", messages_of(self.nodes), inputs, outputs, self.initializers)
-  return messages.model(graph, self.opset, metadata)
+  local bytes, data = 0, nil
+  for _, pair in ipairs(self.initializers) do bytes = bytes + pair[2]:numel() * pair[2]:element_size() end
+  if o.external_data or o.external_data == nil and bytes > MOST then
+    data = messages.new()
+    data.location = o.location
+  end
+  local graph = messages.graph("moth", messages_of(self.nodes), inputs, outputs, self.initializers, data)
+  return messages.model(graph, self.opset, metadata), data
 end
 
 return M
