@@ -81,7 +81,8 @@ local function while_loop(c, most, condition, carried)
   local body, n = c.body, #carried
   if #body.outputs > n + 1 then c:fail("a loop of unknown length that collects results cannot be recorded") end
   local names, list = captured(c, body)
-  local start = { int64(0), condition or moth.tensor(true), unpack(carried) }
+  local start = { B.ops.to(int64(0), { device = c.run.device }), condition or B.ops.to(moth.tensor(true),
+    { device = c.run.device }), unpack(carried) }
   for i = 1, n + 2 do start[i] = c.run:operand(start[i], c.node.label) end
   for i, v in ipairs(list) do start[n + 2 + i] = v end
   local results = { moth.while_loop(function(i, going)

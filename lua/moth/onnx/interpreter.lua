@@ -216,7 +216,10 @@ function Run:operand(t, label)
   if how == nil then return t end
   if how == "constant" or not self.recording then
     if not self.device or self.device.type == "cpu" then return t end
-    if not self.moved[t] then self.moved[t] = aside(B.ops.to, t, { device = self.device }) end
+    if not self.moved[t] then
+      self.moved[t] = aside(B.ops.to, t, { device = self.device })
+      small.tag[self.moved[t]] = small.tag[t]
+    end
     return self.moved[t]
   end
   if not self.made[t] then

@@ -104,11 +104,18 @@ local function outside(run, v)
   return run:operand(v, "output")
 end
 
-local function inside(v)
-  if type(v) == "table" and not v.kind then
+-- A value as the graph has it, on the session's device; dtype: what the file calls its elements.
+local function inside(v, device, dtype)
+  if type(v) == "table" and (v.kind == nil or v.kind == "sequence") then
     local list = { kind = "sequence" }
-    for i, item in ipairs(v) do list[i] = inside(item) end
+    for i, item in ipairs(v) do list[i] = inside(item, device) end
     return list
+  end
+  if not B.is_tensor(v) then return v end
+  if device then v = B.ops.to(v, { device = device }) end
+  if small.kinds[dtype] then
+    v = B.alias(v, false)
+    small.tag[v] = dtype
   end
   return v
 end
@@ -292,18 +299,14 @@ function Session:run(names, inputs, ...)
     end
     checked(input, v)
     known[input.name], list[i] = true, input
-    if small.kinds[input.dtype] then
-      v = B.alias(v, false)
-      small.tag[v] = input.dtype
-    end
-    given[i] = B.is_tensor(v) and self.device and B.ops.to(v, { device = self.device }) or inside(v)
+    given[i] = inside(v, self.device, input.dtype)
   end
   for _, name in ipairs(tree.keys(inputs)) do
     if not known[name] then
       local input = self.optional[name]
       if not input then check.fail("[onnx.InferenceSession.run] there is no input '%s'", tostring(name)) end
       checked(input, inputs[name])
-      list[#list + 1], given[#list + 1] = input, inputs[name]
+      list[#list + 1], given[#list + 1] = input, inside(inputs[name], self.device, input.dtype)
     end
   end
   self.list = #list == #self.inputs and list or nil
