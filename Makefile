@@ -12,7 +12,7 @@ LUAJIT  ?= luajit
 BUSTED  ?= /usr/bin/busted
 FUZZ_SECONDS ?= 25
 MAKEFLAGS += --no-print-directory -r
-INNER   := $(filter libs lint-c cuda-lib emu-lib $(B)/%,$(MAKECMDGOALS))
+INNER   := $(filter libs lint-c cuda-lib emu-lib edge-libs $(B)/%,$(MAKECMDGOALS))
 SUBMAKE  = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-4s %s\n' '$(1)' '$(2)')
@@ -25,12 +25,13 @@ endif
 
 # ---- what is built ------------------------------------------------------------------------------
 
-FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/profile src/io kernels/common kernels/cpu
+FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/profile src/io src/edge kernels/common kernels/cpu
 GEN     := $(B)/gen
 # For another program's LuaJIT, and for LuaJIT itself: moth is this build.
 INSIDE   = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;"
 HERE     = $(INSIDE) $(LUAJIT)
-CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
+# edge_run.c is a program of its own, for the edge library.
+CORE_C  := $(filter-out src/edge/edge_run.c,$(sort $(wildcard $(FLOORS:%=%/*.c))))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
 # The generator's files are known once it has run: see $(GEN)/sources.mk below.
@@ -93,7 +94,7 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
@@ -140,6 +141,7 @@ $(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) -fno-plt $(ISA_generic) $(LU
 $(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))
 
 include src/cuda/rules.mk
+include src/edge/rules.mk
 cuda-lib: $(B)/libmoth_cuda.so
 	@:
 emu-lib: $(B)/libmoth_cudaemu.so
@@ -175,6 +177,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
+.PHONY: edge edge-libs edge-test deps-edge
 .PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
 
 all: check
@@ -187,6 +190,19 @@ cuda-release: all
 	$(SUBMAKE) B=$(B) CUDA_ARCH="75 80 86 89 90a 100 120" CUDA_PTX=80 cuda-lib
 cudaemu: all
 	$(SUBMAKE) B=$(B) SAN=$(SAN) emu-lib
+
+# The runtime of exported programs for C, and its tool: src/edge/rules.mk.
+edge:
+	$(SUBMAKE) B=$(B) SAN=$(SAN) $(GEN)/sources.mk
+	$(SUBMAKE) B=$(B) SAN=$(SAN) CROSS=$(CROSS) OPS_OF="$(OPS_OF)" edge-libs
+
+# For spec/edge: libraries with the ops of two small models, for this machine and, where its compiler is, for arm64.
+ARM64    := aarch64-linux-gnu-
+EDGE_MODELS = $(B)/edge-spec/cnn.mte $(B)/edge-spec/text.mte
+edge-test: all
+	@$(HERE) spec/edge/models.lua $(B)/edge-spec
+	$(SUBMAKE) B=$(B) SAN=$(SAN) EDGE=$(B)/edge-spec OPS_OF="$(EDGE_MODELS)" edge-libs
+	$(if $(shell command -v $(ARM64)gcc),$(SUBMAKE) B=$(B) EDGE=$(B)/edge-spec-arm64 CROSS=$(ARM64) OPS_OF="$(EDGE_MODELS)" edge-libs)
 
 find     = $(if $(2),✓ $(1) $(2),✗ $(1): $(3))
 version  = $(if $(shell command -v $(1)),$(or $(shell $(1) $(2) 2>&1 | grep -o '[0-9]\+\.[0-9][-0-9.a-z]*' | head -n 1),found))
@@ -208,8 +224,9 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-test deps-site deps-dev deps-cover deps-hosts:
-	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(filter dev cover hosts,$(@:deps-%=%))
+deps deps-test deps-site deps-dev deps-cover deps-hosts deps-edge:
+	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(filter dev cover hosts edge,$(@:deps-%=%)) \
+	  $(if $(filter %-dev,$@),edge)
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
@@ -231,9 +248,9 @@ OPS_EMU  = $(filter-out spec/ops/schema_spec.lua spec/ops/records_spec.lua,$(wil
 runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops $(SPECS_CPU)),--with $(2) -- $(1) spec/ops \
   --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(3) -- $(1) $(OPS_EMU) \
   --with MOTH_CUDA=emu -- $(1) spec/cuda --with -- $(1) $(SPECS_CPU))
-test: deps-test cudaemu
+test: deps-test cudaemu edge-test
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.5,MOTH_FRACTION=0.2)
-test-full: deps-test cudaemu
+test-full: deps-test cudaemu edge-test
 	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
 
@@ -423,6 +440,7 @@ help:
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
+	  'make edge        the runtime of exported programs for C: CROSS=aarch64-linux-gnu- OPS_OF="a.mte b.mte" (docs/deploy.md)' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \

@@ -8,7 +8,8 @@ local floors = {
   ["src/autograd"] = 4, ["src/cuda"] = 4, ["kernels/common"] = 4,
   ["src/comm"] = 5, ["src/composite"] = 5, ["kernels/cpu"] = 5,
   ["src/graph"] = 6, ["src/profile"] = 6, ["kernels/cuda"] = 6,
-  ["src/lua"] = 7,
+  ["src/edge"] = 7,
+  ["src/lua"] = 8,
 }
 
 local function lines(command)

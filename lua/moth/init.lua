@@ -116,7 +116,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
-  "export", "jit", "onnx", "serve", "llm", "tokenizer" }) do
+  "export", "jit", "onnx", "edge", "serve", "llm", "tokenizer" }) do
   files[name] = name
 end
 files.gguf = "io.gguf"

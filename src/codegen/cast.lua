@@ -88,14 +88,17 @@ static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k)
 ]]
 
 --- The loops of type MothLoop into a dtype from each, and their names in the order of the dtypes. The text needs
--- kernels/cpu/loop.h and the formulas under their own names, of the dtype's kind.
-function M.c(to)
+-- kernels/cpu/loop.h and the formulas under their own names, of the dtype's kind. has(name): whether there is a loop
+-- from that dtype, else "0" stands for its name; nil: from all.
+function M.c(to, has)
   local t, names, o = {}, {}, to.stored
   local stretch = 1024 / to.size
   for i, from in ipairs(M.plain) do
     local a = from.stored
     names[i] = name_of(to, from)
-    if from == to then
+    if has and not has(from.name) then
+      names[i], t[i] = "0", ""
+    elseif from == to then
       t[i] = c_same:format(o, o, o, o, o)
     else
       t[i] = c_loop:format(names[i], o, a, o, o, a, a, stretch, stretch, stretch, (M.value(to, from, "a[i]")), o,

@@ -242,6 +242,9 @@ struct MothPlan;
 struct MothGraph;
 void moth_lua_open_plans(lua_State *L);
 struct MothPlan *moth_lua_to_plan(lua_State *L, int idx);
+/* Takes over the reference. The calls of a graph as tables (lowered.c). */
+void moth_lua_push_plan(lua_State *L, struct MothPlan *p);
+int moth_lua_graph_lowered(lua_State *L);
 struct MothGraph *moth_lua_to_graph(lua_State *L, int idx);
 /* Whether a compiled segment with gradients is at idx (aot.c); runs it: outputs, all NULL before, are the caller's. */
 bool moth_lua_is_segment(lua_State *L, int idx);

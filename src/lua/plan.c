@@ -22,6 +22,11 @@ static MothPlan *check_plan(lua_State *L, int idx) {
   return h->u.other;
 }
 
+void moth_lua_push_plan(lua_State *L, MothPlan *p) {
+  MothHandle *h = moth_lua_new_handle(L, MAGIC_PLAN, &key_plan_meta);
+  h->u.other = p;
+}
+
 static int plan_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MAGIC_PLAN);
   if (h && h->u.other)
@@ -174,8 +179,7 @@ static int c_plan_new(lua_State *L) {
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
-  MothHandle *h = moth_lua_new_handle(L, MAGIC_PLAN, &key_plan_meta); /* 3 */
-  h->u.other = p;
+  moth_lua_push_plan(L, p); /* 3 */
   if (any)
     return 1;
   if (lua_isnil(L, 2))
@@ -262,8 +266,10 @@ static int plan_text(lua_State *L) {
 }
 
 void moth_lua_open_plans(lua_State *L) { /* the table of the compiler's functions is on top */
-  static const luaL_Reg fns[] = {
-      {"plan_new", c_plan_new}, {"plan_facts", c_plan_facts}, {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"plan_new", c_plan_new},
+                                 {"plan_facts", c_plan_facts},
+                                 {"graph_lowered", moth_lua_graph_lowered},
+                                 {NULL, NULL}};
   static const luaL_Reg meta[] = {
       {"__gc", plan_gc}, {"__call", plan_call}, {"__tostring", plan_text}, {NULL, NULL}};
   luaL_register(L, NULL, fns);

@@ -1,4 +1,5 @@
--- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`.
+-- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`; with --edge it writes what the
+-- edge library is compiled of (edge.lua).
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
@@ -198,46 +199,13 @@ for _, op in ipairs(ops) do
     end
   end
 end
--- The language of expressions, for lua/moth/records.
-for _, name in ipairs({ "expr", "define" }) do
-  write(("moth/records/%s.lua"):format(name), assert(read(("%s/%s.lua"):format(here, name))))
-end
--- `require "moth.func"` and other short names.
-for name, path in pairs(require "moth.lang.homes") do
-  write(("moth/%s.lua"):format(name), ('require "moth"\nreturn require "moth.%s"\n'):format(path))
-end
--- The public header's text, with the header of dtypes that it includes.
-local header = assert(read(root .. "/src/moth.h")):gsub('#include "moth_dtypes.h"\n', function()
-  return assert(read(root .. "/src/moth_dtypes.h"))
-end)
-local names_of
--- What libmoth and a library of a device must agree on: the ops with their arguments in order, and the headers of the
--- structs that both know. Comments and layout of the text do not count.
-local function layout()
-  local parts = {}
-  for _, op in ipairs(ops) do parts[#parts + 1] = op.schema .. " " .. op.kind end
-  for _, path in ipairs(names_of(("%s/src/moth*.h %s/src/core/*.h %s/src/device/*.h %s/src/dispatch/*.h \z
-      %s/kernels/common/*.h"):gsub("%%s", root))) do
-    parts[#parts + 1] = read(path):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " "):gsub("%s+", " ")
-  end
-  local hash = 0xcbf29ce484222325ULL -- FNV-1a
-  local all = table.concat(parts, "\n")
-  for i = 1, #all do hash = bit.bxor(hash, all:byte(i)) * 0x100000001b3ULL end
-  return bit.tohex(hash)
-end
-function names_of(pattern)
+local function names_of(pattern)
   local list = {}
   local p = io.popen("ls " .. pattern .. " 2>/dev/null")
   for path in p:lines() do list[#list + 1] = path end
   p:close()
   table.sort(list)
   return list
-end
--- The parser and the checks, for ops that are defined at run time (lua/moth/library).
-for _, name in ipairs({ "schema", "kinds", "patterns" }) do
-  local module = assert(read(("%s/%s.lua"):format(here, name))):gsub('require "(%w+)"', 'require "moth.records.%1"')
-    :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
-  write(("moth/records/%s.lua"):format(name), module)
 end
 -- The sources that are compiled for each dtype: those of a folder `typed`, and of the folder around it the files with
 -- typed kernels beside the entries of their ops (between #ifdef MOTH_REAL_KIND and #else).
@@ -252,6 +220,70 @@ local function families_of(pattern)
   return list
 end
 local reader = formulas.reader(function(name) return assert(read(root .. "/kernels/" .. name), name) end)
+-- Removes files of earlier runs that were not written, and lists what is to be compiled, for the Makefile.
+local function finish(more)
+  local lists = { { "GEN_SOURCES", "%.c$" }, { "KERNEL_SOURCES", "^kernels/.*%.c$" }, { "CUDA_SOURCES", "%.cu$" } }
+  local mk = {}
+  for _, path in ipairs(names_of(("%s/*.c %s/kernels/*.c %s/cuda/*.cu"):format(out_dir, out_dir, out_dir))) do
+    if not written[path:sub(#out_dir + 2)] then os.remove(path) end
+  end
+  for i, l in ipairs(lists) do
+    local list = {}
+    for _, name in ipairs(written) do
+      if name:find(l[2]) and (i > 1 or not name:find("/")) then list[#list + 1] = out_dir .. "/" .. name end
+    end
+    mk[i] = l[1] .. " := " .. table.concat(list, " ")
+  end
+  local f = assert(io.open(out_dir .. "/sources.mk", "w"))
+  f:write(table.concat(mk, "\n"), "\n", more and more .. "\n" or "")
+  f:close()
+end
+
+if arg[2] == "--edge" then
+  local files = names_of(("%s/kernels/cpu/*.[ch] %s/kernels/common/*.c"):format(root, root))
+  for i, path in ipairs(files) do files[i] = path:match("kernels/.*$") end
+  local needed = checked(require("edge").write, ops, by_name, { formulas = reader,
+    read = function(path) return assert(read(root .. "/" .. path), path) end,
+    families = families_of(("%s/kernels/cpu/typed/*.h %s/kernels/cpu/*.c"):format(root, root)) }, files,
+    arg[3], arg[4] or "", write)
+  finish("EDGE_KERNELS := " .. table.concat(needed, " "))
+  os.exit(0, true)
+end
+-- The language of expressions, for lua/moth/records.
+for _, name in ipairs({ "expr", "define" }) do
+  write(("moth/records/%s.lua"):format(name), assert(read(("%s/%s.lua"):format(here, name))))
+end
+-- `require "moth.func"` and other short names.
+for name, path in pairs(require "moth.lang.homes") do
+  write(("moth/%s.lua"):format(name), ('require "moth"\nreturn require "moth.%s"\n'):format(path))
+end
+-- The C API of the edge runtime for LuaJIT's FFI.
+write("moth/edge_cdef.lua", ("return [[\n%s]]\n"):format(assert(read(root .. "/src/edge/moth_edge.h")):gsub("/%*.-%*/", "")
+  :gsub("#ifdef __cplusplus.-#endif", ""):gsub("#[^\n]*", ""):gsub("MOTH_EDGE_API ", ""):gsub("\n%s*\n+", "\n")))
+-- The public header's text, with the header of dtypes that it includes.
+local header = assert(read(root .. "/src/moth.h")):gsub('#include "moth_dtypes.h"\n', function()
+  return assert(read(root .. "/src/moth_dtypes.h"))
+end)
+-- What libmoth and a library of a device must agree on: the ops with their arguments in order, and the headers of the
+-- structs that both know. Comments and layout of the text do not count.
+local function layout()
+  local parts = {}
+  for _, op in ipairs(ops) do parts[#parts + 1] = op.schema .. " " .. op.kind end
+  for _, path in ipairs(names_of(("%s/src/moth*.h %s/src/core/*.h %s/src/device/*.h %s/src/dispatch/*.h \z
+      %s/kernels/common/*.h"):gsub("%%s", root))) do
+    parts[#parts + 1] = read(path):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " "):gsub("%s+", " ")
+  end
+  local hash = 0xcbf29ce484222325ULL -- FNV-1a
+  local all = table.concat(parts, "\n")
+  for i = 1, #all do hash = bit.bxor(hash, all:byte(i)) * 0x100000001b3ULL end
+  return bit.tohex(hash)
+end
+-- The parser and the checks, for ops that are defined at run time (lua/moth/library).
+for _, name in ipairs({ "schema", "kinds", "patterns" }) do
+  local module = assert(read(("%s/%s.lua"):format(here, name))):gsub('require "(%w+)"', 'require "moth.records.%1"')
+    :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
+  write(("moth/records/%s.lua"):format(name), module)
+end
 checked(writers.run, ops, by_name, { header = header, formulas = reader,
   read = function(path) return assert(read(root .. "/" .. path), path) end,
   families = families_of(("%s/kernels/cpu/typed/*.h %s/kernels/cpu/*.c"):format(root, root)),
@@ -271,19 +303,4 @@ for _, path in ipairs(names_of(("%s/kernels/math*.h %s/kernels/common/param.h %s
 end
 write("moth/codegen/texts.lua", table.concat(texts, "\n") .. "\n}\n")
 
--- Removes files of earlier runs that were not written, and lists what is to be compiled, for the Makefile.
-local lists = { { "GEN_SOURCES", "%.c$" }, { "KERNEL_SOURCES", "^kernels/.*%.c$" }, { "CUDA_SOURCES", "%.cu$" } }
-local mk = {}
-for _, path in ipairs(names_of(("%s/*.c %s/kernels/*.c %s/cuda/*.cu"):format(out_dir, out_dir, out_dir))) do
-  if not written[path:sub(#out_dir + 2)] then os.remove(path) end
-end
-for i, l in ipairs(lists) do
-  local list = {}
-  for _, name in ipairs(written) do
-    if name:find(l[2]) and (i > 1 or not name:find("/")) then list[#list + 1] = out_dir .. "/" .. name end
-  end
-  mk[i] = l[1] .. " := " .. table.concat(list, " ")
-end
-local f = assert(io.open(out_dir .. "/sources.mk", "w"))
-f:write(table.concat(mk, "\n"), "\n")
-f:close()
+finish()

@@ -131,7 +131,7 @@ static void (*const scans_of_columns[])(void *out, const void *in, int64_t n, in
 ]]):format(table.concat(rows, "\n"), table.concat(columns, "\n"))
   texts["scan_loops.h"] = table.concat(t, "\n")
   write("scan_loops.h", texts["scan_loops.h"])
-  return names
+  return names[1] and names or { "MOTH_NO_SCAN" }
 end
 
 -- MothReducePartials of each join: for float dtypes, then for the others.

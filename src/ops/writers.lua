@@ -170,6 +170,99 @@ local function node_name(op)
   return camel .. "Backward0"
 end
 
+-- What a record points to: its arguments, what its derivative reads, limits. of_edge: without what has to do with
+-- gradients, as in M.record.
+function M.parts_of_record(op, t, of_edge)
+  local args = {}
+  for _, a in ipairs(op.args) do
+    local fields = { (".name = %q, .type = MOTH_T_%s, .like = %d, .def = %s"):format(a.name, a.type,
+      a.like and a.like.at or -1, default_value(op, a)) }
+    local function field(name, value) if value then fields[#fields + 1] = ("%s = %s"):format(name, tostring(value)) end end
+    for _, flag in ipairs({ "optional", "mutated", "of_result", "repeats", "all", "open" }) do
+      field("." .. flag, a[flag])
+    end
+    field(".has_default", a.default and true)
+    field(".holds", a.written == "Mask" and "MOTH_HOLDS_BOOL" or a.written == "IndexTensor" and "MOTH_HOLDS_POSITIONS")
+    field(".count", a.count)
+    field(".bounded", a.low and true)
+    field(".low", a.low)
+    field(".high", a.high and (a.high == math.huge and "INFINITY" or ("%.17g"):format(a.high)))
+    if a.values then
+      field(".values", ("(const char *const[]){%s, NULL}"):format('"' .. table.concat(a.values, '", "') .. '"'))
+    end
+    args[#args + 1] = "  {" .. table.concat(fields, ", ") .. "},"
+  end
+  t[#t + 1] = ("static const MothArg args_%s[] = {\n%s\n};"):format(op.name, table.concat(args, "\n"))
+  if op.backward and not of_edge then
+    local s = {}
+    for i = 0, #op.args - 1 do s[#s + 1] = ("0x%xu"):format(op.saves_for[i] or 0) end
+    t[#t + 1] = ("static const uint32_t saves_%s[] = {%s};"):format(op.name, table.concat(s, ", "))
+  end
+  if op.limits then
+    local l = {}
+    for i = 1, #op.args do l[#l + 1] = ({ lowest = "1", highest = "2", natural = "3" })[op.limits[op.args[i].name]] or "0" end
+    t[#t + 1] = ("static const uint8_t limits_%s[] = {%s};"):format(op.name, table.concat(l, ", "))
+  end
+end
+
+-- The record of an op as C. of_edge: what calls of kernels need, for a library without autograd (edge.lua).
+function M.record(op, t, of_edge)
+  local cond = -1
+  if op.cond then cond = op.index[op.cond].at end
+  t[#t + 1] = ("%s moth_op_%s = { /* %s */"):format(of_edge and "MothOp" or "MOTH_API MothOp", op.name, op.place)
+  local function field(name, v) t[#t + 1] = ("  .%s = %s,"):format(name, v) end
+  field("name", '"' .. op.name .. '"')
+  field("schema", of_edge and '""' or '"' .. op.schema:gsub('"', '\\"') .. '"')
+  if not of_edge then field("place", '"' .. op.place .. '"') end
+  field("args", "args_" .. op.name)
+  field("nargs", #op.args)
+  local canonical = 0
+  for _, at in ipairs(op.canonical) do canonical = canonical + 2 ^ at end
+  field("canonical", ("0x%xu"):format(canonical))
+  field("nresults", op.nresults)
+  field("kind", "MOTH_KIND_" .. op.kind:upper())
+  field("memory", "MOTH_MEMORY_" .. op.memory:upper())
+  field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
+  field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
+  for _, flag in ipairs({ "inplace", "returns_self", "fuses", "drops", "draws", "repeats", "factory", "keep", "cross_device",
+    "absent", "geometry", "internal" }) do
+    if op[flag] then field(flag, "true") end
+  end
+  if op.stats then field("stats", op.stats) end
+  field("cond", cond)
+  -- Ops without complex kernels need no test for them.
+  local own = op.parts == "none" or op.parts == "cpu"
+  if not kernels.has_class(op, "complex") or own or op.kind == "pointwise" then field("own_complex", "true") end
+  if op.parts == "cpu" then field("cpu_complex", "true") end
+  local parts = 0
+  for name in (own and "" or op.parts or ""):gmatch("[%w_]+") do
+    if not op.index[name] then schema.fail(op, "parts names '" .. name .. "', which is no argument") end
+    parts = parts + 2 ^ op.index[name].at
+  end
+  if parts > 0 then field("parts_with", ("0x%xu"):format(parts)) end
+  if op.reduction then field("reduction", "&" .. op.reduction) end
+  if op.kind == "pointwise" then field("loops", ("{[MOTH_CPU] = &moth_loops_%s}"):format(op.name)) end
+  field("out_dtype", op.out == "bool" and "MOTH_BOOL" or op.out == "real" and "MOTH_OUT_REAL" or -1)
+  field("dtypes", ("0x%x"):format(class_mask(op)))
+  field("differentiable", ("0x%xu"):format(op.differentiable or 0))
+  if op.limits then field("limits", "limits_" .. op.name) end
+  if op.shape and op.shape ~= "dynamic" then field("shape", "moth_shape_" .. op.shape) end
+  if op.composite and not of_edge then field("composite", op.composite) end
+  if op.decomposed and not of_edge then field("decomposed", op.decomposed) end
+  field("batch", "MOTH_BATCH_" .. op.batch_rule:upper())
+  if op.batched > 0 then field("batched", ("0x%xu"):format(op.batched)) end
+  if op.batched_ndim > 0 then field("batched_ndim", op.batched_ndim) end
+  if op.backward and not of_edge then
+    field("saves_for", "saves_" .. op.name)
+    field("backward", "moth_backward_" .. op.name)
+    field("backward_name", ("%q"):format(node_name(op)))
+  end
+  if op.cpu then
+    field("kernels", ("{[MOTH_CPU%s] = %s}"):format(op.all_devices and " ... MOTH_NDEVICES - 1" or "", op.cpu))
+  end
+  t[#t + 1] = "};"
+end
+
 local function write_family(ops, write)
   local t = { banner, ('#include <math.h>\n\n#include "autograd/node.h"\n#include "dispatch/dispatch.h"\n#include "ops/%s.h"\n'):format(ops.name) }
   local symbols = {}
@@ -183,94 +276,8 @@ local function write_family(ops, write)
     if op.decomposed then declare(("MothStatus %s(MothCall *c);"):format(op.decomposed)) end
     if op.backward then declare(("MothStatus moth_backward_%s(MothNode *node, MothTensor *const *grads, uint32_t need, MothTensor **out);"):format(op.name)) end
   end
-  for _, op in ipairs(ops) do
-    local args = {}
-    for _, a in ipairs(op.args) do
-      local fields = { (".name = %q, .type = MOTH_T_%s, .like = %d, .def = %s"):format(a.name, a.type,
-        a.like and a.like.at or -1, default_value(op, a)) }
-      local function field(name, value) if value then fields[#fields + 1] = ("%s = %s"):format(name, tostring(value)) end end
-      for _, flag in ipairs({ "optional", "mutated", "of_result", "repeats", "all", "open" }) do
-        field("." .. flag, a[flag])
-      end
-      field(".has_default", a.default and true)
-      field(".holds", a.written == "Mask" and "MOTH_HOLDS_BOOL" or a.written == "IndexTensor" and "MOTH_HOLDS_POSITIONS")
-      field(".count", a.count)
-      field(".bounded", a.low and true)
-      field(".low", a.low)
-      field(".high", a.high and (a.high == math.huge and "INFINITY" or ("%.17g"):format(a.high)))
-      if a.values then
-        field(".values", ("(const char *const[]){%s, NULL}"):format('"' .. table.concat(a.values, '", "') .. '"'))
-      end
-      args[#args + 1] = "  {" .. table.concat(fields, ", ") .. "},"
-    end
-    t[#t + 1] = ("static const MothArg args_%s[] = {\n%s\n};"):format(op.name, table.concat(args, "\n"))
-    if op.backward then
-      local s = {}
-      for i = 0, #op.args - 1 do s[#s + 1] = ("0x%xu"):format(op.saves_for[i] or 0) end
-      t[#t + 1] = ("static const uint32_t saves_%s[] = {%s};"):format(op.name, table.concat(s, ", "))
-    end
-    if op.limits then
-      local l = {}
-      for i = 1, #op.args do l[#l + 1] = ({ lowest = "1", highest = "2", natural = "3" })[op.limits[op.args[i].name]] or "0" end
-      t[#t + 1] = ("static const uint8_t limits_%s[] = {%s};"):format(op.name, table.concat(l, ", "))
-    end
-  end
-  for _, op in ipairs(ops) do
-    local cond = -1
-    if op.cond then cond = op.index[op.cond].at end
-    t[#t + 1] = ("MOTH_API MothOp moth_op_%s = { /* %s */"):format(op.name, op.place)
-    local function field(name, v) t[#t + 1] = ("  .%s = %s,"):format(name, v) end
-    field("name", '"' .. op.name .. '"')
-    field("schema", '"' .. op.schema:gsub('"', '\\"') .. '"')
-    field("place", '"' .. op.place .. '"')
-    field("args", "args_" .. op.name)
-    field("nargs", #op.args)
-    local canonical = 0
-    for _, at in ipairs(op.canonical) do canonical = canonical + 2 ^ at end
-    field("canonical", ("0x%xu"):format(canonical))
-    field("nresults", op.nresults)
-    field("kind", "MOTH_KIND_" .. op.kind:upper())
-    field("memory", "MOTH_MEMORY_" .. op.memory:upper())
-    field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
-    field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
-    for _, flag in ipairs({ "inplace", "returns_self", "fuses", "drops", "draws", "repeats", "factory", "keep", "cross_device",
-      "absent", "geometry", "internal" }) do
-      if op[flag] then field(flag, "true") end
-    end
-    if op.stats then field("stats", op.stats) end
-    field("cond", cond)
-    -- Ops without complex kernels need no test for them.
-    local own = op.parts == "none" or op.parts == "cpu"
-    if not kernels.has_class(op, "complex") or own or op.kind == "pointwise" then field("own_complex", "true") end
-    if op.parts == "cpu" then field("cpu_complex", "true") end
-    local parts = 0
-    for name in (own and "" or op.parts or ""):gmatch("[%w_]+") do
-      if not op.index[name] then schema.fail(op, "parts names '" .. name .. "', which is no argument") end
-      parts = parts + 2 ^ op.index[name].at
-    end
-    if parts > 0 then field("parts_with", ("0x%xu"):format(parts)) end
-    if op.reduction then field("reduction", "&" .. op.reduction) end
-    if op.kind == "pointwise" then field("loops", ("{[MOTH_CPU] = &moth_loops_%s}"):format(op.name)) end
-    field("out_dtype", op.out == "bool" and "MOTH_BOOL" or op.out == "real" and "MOTH_OUT_REAL" or -1)
-    field("dtypes", ("0x%x"):format(class_mask(op)))
-    field("differentiable", ("0x%xu"):format(op.differentiable or 0))
-    if op.limits then field("limits", "limits_" .. op.name) end
-    if op.shape and op.shape ~= "dynamic" then field("shape", "moth_shape_" .. op.shape) end
-    if op.composite then field("composite", op.composite) end
-    if op.decomposed then field("decomposed", op.decomposed) end
-    field("batch", "MOTH_BATCH_" .. op.batch_rule:upper())
-    if op.batched > 0 then field("batched", ("0x%xu"):format(op.batched)) end
-    if op.batched_ndim > 0 then field("batched_ndim", op.batched_ndim) end
-    if op.backward then
-      field("saves_for", "saves_" .. op.name)
-      field("backward", "moth_backward_" .. op.name)
-      field("backward_name", ("%q"):format(node_name(op)))
-    end
-    if op.cpu then
-      field("kernels", ("{[MOTH_CPU%s] = %s}"):format(op.all_devices and " ... MOTH_NDEVICES - 1" or "", op.cpu))
-    end
-    t[#t + 1] = "};"
-  end
+  for _, op in ipairs(ops) do M.parts_of_record(op, t) end
+  for _, op in ipairs(ops) do M.record(op, t) end
   local list = {}
   for i, op in ipairs(ops) do list[i] = "  &moth_op_" .. op.name .. "," end
   t[#t + 1] = ("MothOp *const moth_ops_%s[] = {\n%s\n  NULL};\n"):format(ops.name, table.concat(list, "\n"))

@@ -360,7 +360,8 @@ local function point_text(point)
   return table.concat(parts, ", ")
 end
 
--- The sizes to record at: the example's, then one dimension at a time, then all together.
+--- The sizes to record at: the example's, then one dimension at a time, then all together; and the names of the
+-- dimensions. given: { dims, example }.
 local function points_of(given)
   local names = tree.keys(given.dims)
   local points, probes = { given.example }, {}
@@ -493,6 +494,8 @@ local function merge_records(records, points, names, state, ranges)
   end
   return out
 end
+
+M.points_of = points_of
 
 --- Records fn on what M.inputs says: returns the program, { name = { kind, tensor } } of the tensors it holds. state
 -- and names are those of M.state_of.

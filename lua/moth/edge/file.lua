@@ -1,0 +1,394 @@
+--- Files of moth.edge.export: safetensors, whose metadata has the calls of kernels as JSON. src/edge/file.c reads
+-- them, and
+-- says what they look like.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+local moth = require "moth"
+local explain = require "moth.compile.explain"
+local ffi = require "ffi"
+local fnv = require "moth.lang.fnv"
+local programs = require "moth.export.program"
+local records = require "moth.export.record"
+local sizes = require "moth.export.sizes"
+local tree = require "moth.lang.tree"
+
+local M = {}
+local C = B.compile
+
+local FORMAT = "moth.edge 1"
+local OF = { reciprocal = 1, sqrt = 2, rsqrt = 3 }
+
+-- ---- what the program comes down to ---------------------------------------------------------------------
+
+-- The calls of kernels at given sizes.
+local function lowered(ep, point)
+  local args = {}
+  for i, input in ipairs(ep.program.inputs) do
+    local shape = {}
+    for k, n in ipairs(input.shape) do shape[k] = point[n] or n end
+    args[i] = B.ops.empty(shape, { dtype = input.dtype })
+  end
+  local graph = explain.capture(function(...)
+    return ep.program:run(ep.tensors, point, { ... }, "cpu")
+  end, args)
+  return C.graph_lowered(graph.handle)
+end
+
+local function refuse(call, why)
+  check.fail("[edge.export] %s (%s): %s", call.op, call.place ~= "" and call.place or "?", why)
+end
+
+local function check_call(call)
+  if call.op:find("::", 1, true) then refuse(call, "an op of one's own is not in the edge library") end
+  if call.dynamic then
+    refuse(call, "the sizes of its results depend on elements, and the edge library plans memory before it runs")
+  end
+end
+
+-- The same number at all points, or a formula of the dimensions.
+local function merge_number(list, points, names, ranges, call)
+  local numbers = {}
+  for i, v in ipairs(list) do
+    if type(v) == "string" then -- an integer that a double does not hold
+      for _, other in ipairs(list) do
+        if other ~= v then refuse(call, "a number depends on a size in no way that can be followed") end
+      end
+      return v
+    end
+    numbers[i] = v
+  end
+  local f = sizes.fit(points, numbers, names, ranges)
+  if f == nil then
+    refuse(call, ("a number depends on a size in no way that can be followed: it is %s, then %s\nHINT: give that "
+      .. "dimension a fixed size"):format(tostring(list[1]), tostring(list[2])))
+  end
+  return f
+end
+
+local function merge_arg(args, points, names, ranges, call)
+  local kind, first = args[1][1], args[1][2]
+  local function all_same()
+    for i = 2, #args do
+      local same = type(first) == "table" and table.concat(args[i][2], " ") == table.concat(first, " ")
+        or args[i][2] == first
+      if args[i][1] ~= kind or not same then refuse(call, "an argument depends on a size") end
+    end
+    return first
+  end
+  if kind == "int" or kind == "float" then
+    local list = {}
+    for i, a in ipairs(args) do
+      if a[1] ~= kind then refuse(call, "an argument depends on a size") end
+      list[i] = a[2]
+    end
+    return { kind, merge_number(list, points, names, ranges, call) }
+  elseif kind == "ints" then
+    local out = {}
+    for k = 1, #first do
+      local list = {}
+      for i, a in ipairs(args) do
+        if #a[2] ~= #first then refuse(call, "the length of a list depends on a size") end
+        list[i] = a[2][k]
+      end
+      out[k] = merge_number(list, points, names, ranges, call)
+    end
+    return { kind, out }
+  end
+  return { kind, all_same() }
+end
+
+-- The calls of all points as one list, with formulas.
+local function merge(list, points, names, ranges)
+  local out = list[1]
+  for k, call in ipairs(out.calls) do
+    for i = 2, #list do
+      local other = list[i].calls[k]
+      if not other or other.op ~= call.op or #list[i].calls ~= #out.calls then
+        refuse(call, "which calls of kernels there are depends on a size")
+      end
+    end
+    for j = 1, call.args.n do
+      local args = {}
+      for i, l in ipairs(list) do args[i] = l.calls[k].args[j] end
+      if #args > 0 and #args ~= #list then refuse(call, "an argument depends on a size") end
+      if args[1] then call.args[j] = merge_arg(args, points, names, ranges, call) end
+    end
+  end
+  for k, v in ipairs(out.values) do
+    for i = 2, #list do
+      local other = list[i].values[k]
+      if v.tensor and not (other.tensor and records.key_of(other.tensor) == records.key_of(v.tensor))
+        and not moth.equal(other.tensor, v.tensor) then
+        check.fail("[edge.export] a tensor that the program holds depends on a size: make it by ops (arange, full, …)")
+      end
+    end
+  end
+  return out
+end
+
+-- ---- the file's calls -------------------------------------------------------------------------------------
+
+local Writer = {}
+Writer.__index = Writer
+
+-- Calls of the file: { op, args, results = how many }. Values are numbered as the file has them, from 0.
+function Writer:add(op, args, count)
+  local first = self.count
+  self.calls[#self.calls + 1] = { op = op, args = args }
+  self.count = first + count
+  return first
+end
+
+local function value(id) return { "value", id } end
+
+function Writer:arg(a)
+  if a[1] == "value" then return value(self.of[a[2]]) end
+  if a[1] ~= "values" then return a end
+  local list = {}
+  for i, id in ipairs(a[2]) do list[i] = self.of[id] end
+  return { "values", list }
+end
+
+-- Whether a call has an argument `training` that is false: then it writes to no statistics.
+local function is_inference(call)
+  for i, a in ipairs(B.op_facts(call.op).args) do
+    if a.name == "training" and a.type == "BOOL" then return call.args[i] and call.args[i][2] == false end
+  end
+end
+
+-- Whether what is written to is an input, or a tensor of the program: then an error, or a copy in its place.
+function Writer:may_write(call, id)
+  local root = self.root[id]
+  local v = self.values[root]
+  if v.kind == "held" then
+    refuse(call, "it writes to a parameter or buffer of the program, which are constants there\nHINT: call :eval() on "
+      .. "the module before it is exported; return what changes as an output")
+  end
+end
+
+-- Inputs that are written to are copied first.
+function Writer:copy_inputs(calls)
+  local copied = {}
+  for _, call in ipairs(calls) do
+    local written = {}
+    for _, id in ipairs(call.targets) do written[#written + 1] = id end
+    for _, i in ipairs(is_inference(call) and {} or call.writes) do
+      if call.args[i] and call.args[i][1] == "value" then written[#written + 1] = call.args[i][2] end
+    end
+    for _, id in ipairs(written) do
+      self:may_write(call, id)
+      local root = self.root[id]
+      if self.values[root].kind == "input" and not copied[root] then
+        copied[root] = true
+        self.of[root] = self:add("clone", { value(self.of[root]) }, 1)
+      end
+    end
+  end
+end
+
+function Writer:call(call)
+  local args, targets = { n = call.args.n }, {}
+  for i = 1, args.n do args[i] = call.args[i] and self:arg(call.args[i]) end
+  for i, id in ipairs(call.targets) do targets[i] = self.of[id] end
+  local first = self:add(call.op, args, #call.results)
+  for i, id in ipairs(call.results) do
+    if not self.of[id] then self.of[id] = first + i - 1 end
+    if targets[i] and not call.is_self then
+      self:add("copy_", { value(targets[i]), value(first + i - 1), { "bool", false } }, 1)
+    end
+  end
+end
+
+-- Which value's memory each one lies in.
+local function find_roots(low)
+  local root = {}
+  for id in ipairs(low.values) do root[id] = id end
+  for _, call in ipairs(low.calls) do
+    local is_view = (require("moth.dispatch.ops").get(call.op) or {}).memory == "view"
+    local self = call.args[1] and call.args[1][1] == "value" and call.args[1][2]
+    if is_view and self then
+      root[call.results[1]] = root[self]
+      if call.geometry and not low.values[root[self]].whole then
+        refuse(call, "it looks at the memory of a tensor that is not row-major")
+      end
+    end
+  end
+  return root
+end
+
+-- ---- JSON ---------------------------------------------------------------------------------------------------
+
+local bits = ffi.typeof("union { double d; int64_t i; }")
+
+local function double_text(d) return (tostring(bits({ d = d }).i):gsub("LL$", "")) end
+
+local function formula_text(f, index)
+  local terms = {}
+  for i, term in ipairs(f.terms) do
+    local parts = { ("%d"):format(term[1]) }
+    for k = 2, #term do parts[k] = index[term[k]] end
+    terms[i] = "[" .. table.concat(parts, ",") .. "]"
+  end
+  return ('{"e":[[%s],%d,%d,%d]}'):format(table.concat(terms, ","), f.add or 0, f.div or 1, OF[f.of] or 0)
+end
+
+local function size_text(n, index)
+  if type(n) == "table" then return formula_text(n, index) end
+  if type(n) == "string" and index[n] then return ('{"e":[[[1,%d]],0,1,0]}'):format(index[n]) end
+  return type(n) == "string" and n or ("%d"):format(n)
+end
+
+local function list_text(list, fn)
+  local out = {}
+  for i, v in ipairs(list) do out[i] = fn(v) end
+  return "[" .. table.concat(out, ",") .. "]"
+end
+
+local function arg_text(a, index, quote)
+  if not a then return "null" end
+  local kind, v = a[1], a[2]
+  local function size(n) return size_text(n, index) end
+  if kind == "int" then return size(v) end
+  if kind == "float" then
+    return type(v) == "table" and formula_text(v, index) or ('{"f":%s}'):format(double_text(v))
+  end
+  if kind == "bool" then return tostring(v) end
+  if kind == "ints" then return ('{"i":%s}'):format(list_text(v, size)) end
+  if kind == "value" then return ('{"v":%d}'):format(v) end
+  if kind == "values" then return ('{"vs":%s}'):format(list_text(v, size)) end
+  if kind == "string" then return ('{"s":%s}'):format(quote(v)) end
+  if kind == "dtype" then return ('{"d":%s}'):format(quote(v)) end
+  if kind == "device" then return '{"dev":"cpu"}' end
+  return "null" -- a generator: the library's own
+end
+
+local function program_text(self, ep, state, outputs, quote)
+  local index, dims, inputs, ops, numbers, calls = {}, {}, {}, {}, {}, {}
+  for i, name in ipairs(tree.keys(ep.program.dims)) do
+    local r = ep.program.dims[name]
+    index[name] = i - 1
+    dims[i] = ("[%s,%d,%d,%d,%d]"):format(quote(name), r.min, r.max or -1, r.multiple_of or 1, ep.program.example[name])
+  end
+  for i, input in ipairs(ep.program.inputs) do
+    inputs[i] = ("[%s,%s,%s]"):format(quote(input.name), quote(input.dtype), list_text(input.shape, function(n)
+      return size_text(n, index)
+    end))
+  end
+  for i, call in ipairs(self.calls) do
+    if not numbers[call.op] then
+      ops[#ops + 1] = ("[%s,%d]"):format(quote(call.op), fnv(B.op_facts(call.op).schema))
+      numbers[call.op] = #ops - 1
+    end
+    local parts = { numbers[call.op] }
+    for k = 1, call.args.n or #call.args do parts[k + 1] = arg_text(call.args[k], index, quote) end
+    calls[i] = "[" .. table.concat(parts, ",") .. "]"
+  end
+  return ('{"dims":[%s],"inputs":[%s],"tensors":%s,"ops":[%s],"calls":[%s],"outputs":%s}'):format(
+    table.concat(dims, ","), table.concat(inputs, ","), list_text(state, function(s) return quote(s.name) end),
+    table.concat(ops, ","), table.concat(calls, ","), list_text(outputs, function(o)
+      return ("[%s,%d]"):format(quote(o.name), o.id)
+    end))
+end
+
+-- ---- the whole ----------------------------------------------------------------------------------------------
+
+-- The tensors of the program, those with the largest elements first, so that each begins at a multiple of them.
+local function state_of(ep, low)
+  local names, list, known = {}, {}, {}
+  for name, s in each(ep.held) do names[records.key_of(s.tensor)] = name end
+  for id, v in ipairs(low.values) do
+    if v.tensor then
+      local key = records.key_of(v.tensor)
+      if not known[key] then
+        local t = B.ops.contiguous(B.ops.to(B.alias(v.tensor, false), { device = "cpu" }))
+        known[key] = { name = names[key], tensor = t, ids = {}, at = #list + 1 }
+        list[#list + 1] = known[key]
+      end
+      table.insert(known[key].ids, id)
+    end
+  end
+  local count = 0
+  for _, s in ipairs(list) do
+    if not s.name then
+      repeat count = count + 1 until not ep.held["tensor_" .. count]
+      s.name = "tensor_" .. count
+    end
+  end
+  table.sort(list, function(a, b)
+    local x, y = a.tensor:element_size(), b.tensor:element_size()
+    if x ~= y then return x > y end
+    return a.at < b.at
+  end)
+  return list
+end
+
+local function output_names(count, given)
+  local names, used = {}, {}
+  for i = 1, count do
+    names[i] = given and given[i] or "output_" .. i
+    if type(names[i]) ~= "string" or used[names[i]] then
+      check.fail("[edge.export] output_names: expected different names as strings, got %s", tostring(names[i]))
+    end
+    used[names[i]] = true
+  end
+  if given and #given ~= count then
+    check.fail("[edge.export] output_names: the program has %d outputs, got %d names", count, #given)
+  end
+  return names
+end
+
+--- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
+-- dtypes for
+-- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
+function M.lower(ep, o)
+  for node in ep.program:calls() do
+    if programs.controls[node.op] then
+      check.fail("[edge.export] %s (%s): the edge library runs calls one after the other\nHINT: export one program for "
+        .. "each case", node.op, node.at)
+    end
+  end
+  if moth.get_default_dtype().name ~= "float32" then
+    check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
+      moth.get_default_dtype().name)
+  end
+  local points, names = records.points_of(ep.program)
+  local list = {}
+  for i, point in ipairs(points) do list[i] = lowered(ep, point) end
+  local low = merge(list, points, names, ep.program.dims)
+  local self = setmetatable({ calls = {}, of = {}, values = low.values, root = find_roots(low) }, Writer)
+  local state = state_of(ep, low)
+  for id, v in ipairs(low.values) do
+    if v.kind == "input" then self.of[id] = v.input - 1 end
+  end
+  for i, s in ipairs(state) do
+    for _, id in ipairs(s.ids) do self.of[id] = #ep.program.inputs + i - 1 end
+  end
+  self.count = #ep.program.inputs + #state
+  self:copy_inputs(low.calls)
+  for _, call in ipairs(low.calls) do
+    check_call(call)
+    self:call(call)
+  end
+  local outputs, given = {}, output_names(#low.outputs, o.output_names)
+  for i, id in ipairs(low.outputs) do outputs[i] = { name = given[i], id = self.of[id] } end
+  local ok, cjson = pcall(require, "cjson.safe")
+  if not ok then check.fail("[edge.export] files need lua-cjson (Debian: lua-cjson)") end
+  local ops, dtypes = {}, {}
+  for _, call in ipairs(self.calls) do ops[call.op] = true end
+  for _, v in ipairs(low.values) do dtypes[v.dtype] = true end
+  local needs = table.concat(tree.keys(ops), " ") .. ";" .. table.concat(tree.keys(dtypes), " ")
+  return { needs = needs, text = program_text(self, ep, state, outputs, cjson.new().encode), state = state,
+    calls = self.calls, low = low, outputs = outputs }
+end
+
+function M.save(ep, path, o)
+  local made = M.lower(ep, o)
+  local names, tensors = {}, {}
+  for i, s in ipairs(made.state) do names[i], tensors[i] = s.name, s.tensor end
+  B.save_safetensors(path, names, tensors, { { "format", FORMAT }, { "moth", B.version_string },
+    { "needs", made.needs },
+    { "graph", made.text } }, false)
+end
+
+return M

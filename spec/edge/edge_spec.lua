@@ -1,0 +1,204 @@
+-- Files of moth.edge.export: the bits of the program in this process, 1e-5 in the small library, also on arm64; files
+-- that
+-- are damaged; what cannot be exported.
+local moth = require "moth"
+local ffi = require "ffi"
+local nn = moth.nn
+local file = os.tmpname()
+
+local function exported(fn, args, dynamic, o)
+  moth.edge.export(moth.export(fn, args, { dynamic_shapes = dynamic }), file, o)
+  return moth.edge.load(file)
+end
+
+local function same(want, got)
+  assert.equal(#want, #got)
+  for i, t in ipairs(want) do
+    assert.equal(t:dtype(), got[i]:dtype())
+    assert.is_true(moth.equal(t, got[i]))
+  end
+end
+
+-- The same bits as the function, at the example's sizes and at others.
+local function agrees(fn, args, dynamic, more)
+  local session = exported(fn, args, dynamic)
+  for _, list in ipairs { args, more } do
+    same({ moth.no_grad(fn, unpack(list)) }, { session(unpack(list)) })
+  end
+  return session
+end
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(message:find(pattern), message)
+end
+
+local function read(path)
+  local f = io.open(path, "rb")
+  local text = f and f:read("*a")
+  if f then f:close() end
+  return text
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+describe("moth.edge", function()
+  teardown(function() os.remove(file) end)
+
+  it("gives the bits of the program, for any size of a dynamic dimension #quick #M420", function()
+    local net = nn.Sequential(nn.Conv2d(1, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(true), nn.MaxPool2d(2),
+      nn.Flatten(), nn.Linear(36, 5), nn.LogSoftmax(2)):eval()
+    local session = agrees(net, { moth.randn(2, 1, 7, 7) }, { { [1] = moth.Dim("batch", { min = 1, max = 9 }) } },
+      { moth.randn(5, 1, 7, 7) })
+    fails("batch is 10, outside its range", session, moth.randn(10, 1, 7, 7))
+    fails("dimension 3 is 8", session, moth.randn(2, 1, 8, 7))
+    fails("expected a tensor of float32", session, moth.ones(2, 1, 7, 7, { dtype = moth.int64 }))
+  end)
+
+  it("runs text models, whose numbers are formulas of the length #M420", function()
+    local net = moth.models.minigpt { vocab = 20, d_model = 16, n_layer = 1, n_head = 2 }
+    agrees(net:eval(), { moth.randint(1, 21, { 2, 6 }) },
+      { { [1] = "batch", [2] = moth.Dim("time", { min = 2, max = 30 }) } }, { moth.randint(1, 21, { 3, 11 }) })
+  end)
+
+  it("copies what is written to, and gives views, inputs and constants as outputs", function()
+    local held = moth.arange(3)
+    local x = moth.tensor { { 3, -1, 2 }, { 0, 5, -4 } }
+    local function fn(a)
+      local b = a:transpose(1, 2)
+      a:add_(1)
+      return b, a:relu_(), a, held, a:sum(), a:gt(0)
+    end
+    local session = exported(fn, { x:clone() })
+    same({ fn(x:clone()) }, { session(x) })
+    assert.equal(-1, x[1][2]:item()) -- the caller's memory is not written to
+  end)
+
+  it("takes empty tensors, several inputs and outputs, and other dtypes", function()
+    local function fn(a, i) return a:index_select(1, i) * 2, i:size(1) == 0 and i or i + 1, a:double():sum(2) end
+    agrees(fn, { moth.randn(4, 3), moth.tensor({ 1, 4 }, { dtype = moth.int64 }) })
+    agrees(function(a) return moth.cat({ a, a }, 1) + 1, a:sum() end, { moth.zeros(0, 3) })
+    fails("index", exported(fn, { moth.randn(4, 3), moth.tensor({ 1, 4 }, { dtype = moth.int64 }) }), moth.randn(4, 3),
+      moth.tensor({ 1, 5 }, { dtype = moth.int64 }))
+  end)
+
+  it("says at export what the library cannot run, with its place", function()
+    local x = moth.randn(3)
+    fails("%[edge%.export%] expected an exported program, got", moth.edge.export, x, file)
+    fails("nonzero: sizes of its result depend on elements", exported, function(a) return a:nonzero() end, { x })
+    local norm = nn.BatchNorm1d(3)
+    fails("%(.*edge_spec.lua:%d+%).*writes to a parameter or buffer", exported,
+      function(a) return norm(a) end, { moth.randn(4, 3) })
+    fails("one program for each case", exported, function(a)
+      return moth.cond(a:sum():gt(0), function(b) return b + 1 end, function(b) return b - 1 end, { a })
+    end, { x })
+    fails("got 2 names", exported, function(a) return a + 1 end, { x }, nil, { output_names = { "a", "b" } })
+  end)
+
+  -- A flipped byte is an error or another model, never a crash: long runs are `make fuzz`.
+  it("refuses files that are damaged #quick", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    local session = exported(net, { moth.randn(2, 3) }, { { [1] = "batch" } })
+    assert.equal(1, #session.outputs)
+    local whole = read(file)
+    local seed = 7
+    local function random(n)
+      seed = (seed * 16807) % 2147483647
+      return seed % n
+    end
+    local refused = 0
+    for _ = 1, 150 do
+      local at = random(#whole) + 1
+      local text = random(3) == 0 and whole:sub(1, at)
+        or whole:sub(1, at - 1) .. string.char(random(256)) .. whole:sub(at + 1)
+      write(file, text)
+      local ok, loaded = pcall(moth.edge.load, file)
+      if ok then
+        pcall(loaded, moth.randn(2, 3))
+      else
+        refused = refused + 1
+        assert.truthy(tostring(loaded):find("%[edge"), tostring(loaded))
+      end
+    end
+    assert.is_true(refused > 50)
+    write(file, "")
+    fails("edge", moth.edge.load, file)
+    fails("cannot open", moth.edge.load, file .. ".none")
+    moth.export.save(moth.export(net, { moth.randn(2, 3) }), file)
+    fails("moth.export.save: load it with moth and export it for edge", moth.edge.load, file)
+  end)
+end)
+
+describe("the edge library", function()
+  local build = (package.cpath:match("([^;]*)/%?%.so") or "build")
+  local function built(folder) return read(build .. "/" .. folder .. "/edge-run") ~= nil end
+
+  local function run(command)
+    local pipe = assert(io.popen(command .. " 2>&1; echo rc=$?"))
+    local text = pipe:read("*a")
+    pipe:close()
+    return text
+  end
+
+  -- The largest difference between outputs of edge-run and moth's, beside the largest element.
+  local function difference(emulator, folder, name)
+    local at = ("%s/edge-spec/%s"):format(build, name)
+    local said = run(("%s %s/%s/edge-run %s.mte %s.in %s"):format(emulator, build, folder, at, at, file))
+    assert.truthy(said:find("rc=0"), said)
+    local want, got = read(at .. ".out"), read(file)
+    assert.equal(#want, #got)
+    local a, b, worst, most = ffi.cast("const float *", want), ffi.cast("const float *", got), 0, 0
+    for i = 0, #want / 4 - 1 do
+      worst, most = math.max(worst, math.abs(a[i] - b[i])), math.max(most, math.abs(a[i]))
+    end
+    return worst / most
+  end
+
+  it("runs the models as moth does #M420 #M421", function()
+    if not built "edge-spec" then return pending("make edge-test: not built") end
+    assert.is_true(difference("", "edge-spec", "cnn") < 1e-5)
+    assert.is_true(difference("", "edge-spec", "text") < 1e-5)
+    local at = build .. "/edge-spec/"
+    assert.truthy(run(("%sedge-run %scnn.mte"):format(at, at)):find("x1: float32 [2 (batch), 1, 14, 14]", 1, true))
+    assert.truthy(run(("%sedge-run -d batch=9 %scnn.mte -"):format(at, at)):find("batch is 9, outside its range"))
+    exported(function(x) return x:erfinv() end, { moth.rand(3) })
+    assert.truthy(run(("%sedge-run %s"):format(at, file)):find("this library has no op erfinv"))
+  end)
+
+  it("is small, and has no names but its own #M420", function()
+    if not built "edge-spec" then return pending("make edge-test: not built") end
+    if build:find "asan" or build:find "ubsan" then return pending("sanitizers make it larger") end
+    assert.is_true(#read(build .. "/edge-spec/edge-run") <= 400 * 1024)
+    local names = run(("nm -g --defined-only %s/edge-spec/libmoth_edge.a"):format(build))
+    for name in names:gmatch(" [A-Z] (%S+)") do
+      assert.truthy(name:find("^moth_edge_"), name)
+    end
+  end)
+
+  it("allocates nothing while a model runs #M420", function()
+    if not built "edge-spec" then return pending("make edge-test: not built") end
+    if build:find "asan" or build:find "ubsan" then return pending("sanitizers allocate themselves") end
+    local wrap = "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc"
+    local library = build .. "/edge-spec/libmoth_edge.a"
+    local said = run(("gcc -O1 -Isrc/edge %s -o %s.run spec/edge/no_malloc.c %s -lm"):format(wrap, file, library))
+    assert.equal("rc=0\n", said)
+    for _, name in ipairs { "cnn", "text" } do
+      said = run(("%s.run %s/edge-spec/%s.mte"):format(file, build, name))
+      assert.truthy(said:find("loading: [1-9]%d*, three runs: 0\n"), said)
+    end
+    os.remove(file .. ".run")
+  end)
+
+  it("runs on arm64 #M420 #M421", function()
+    if not built "edge-spec-arm64" then return pending("make deps-edge edge-test: no compiler for arm64") end
+    if run("command -v qemu-aarch64"):find "rc=1" then return pending("make deps-edge: no qemu-aarch64") end
+    for _, name in ipairs { "cnn", "text" } do
+      assert.is_true(difference("qemu-aarch64 -L /usr/aarch64-linux-gnu", "edge-spec-arm64", name) < 1e-5)
+    end
+  end)
+end)

@@ -1,0 +1,536 @@
+/* The program in a file of moth.edge.export: JSON with its parts in this order.
+ *
+ *     {"dims": [["batch", min, max or -1, step, example], …],
+ *      "inputs": [["x", "float32", [size, …]], …],        values 0, 1, …
+ *      "tensors": ["0.weight", …],                        those of the file: the values behind the inputs
+ *      "ops": [["linear", hash of its schema], …],
+ *      "calls": [[which of the ops, argument, …], …],     each makes as many values as its op has results
+ *      "outputs": [["y", value], …]}
+ *
+ * A size is an integer or {"e": [[[coefficient, dim], [coefficient, dim, dim], …], add, div, of]}. An argument is null, true,
+ * false, an integer, {"e": …}, {"f": the bits of a double}, {"s": text}, {"d": dtype}, {"dev": "cpu"}, {"i": [sizes]}, {"v":
+ * value}, {"vs": [values]}. Arguments are canonical (dispatch/canonical.c). A value is used behind the call that makes it. */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "edge/model.h"
+#include "edge/ops.h"
+#include "io/json.h"
+
+typedef struct Reader {
+  MothModel *m;
+  MothJson json;
+  const MothOp **ops;
+  uint32_t nops;
+} Reader;
+
+static MothStatus bad(const char *what) {
+  return moth_fail(MOTH_ERR_VALUE, "[edge] the program is damaged: %s", what);
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------------- */
+
+static MothStatus member(Reader *r, const char *what) {
+  bool more;
+  MOTH_TRY(moth_json_next(&r->json, &more));
+  return more ? MOTH_OK : bad(what);
+}
+
+static MothStatus finish(Reader *r, const char *what) {
+  bool more;
+  MOTH_TRY(moth_json_next(&r->json, &more));
+  return more ? bad(what) : MOTH_OK;
+}
+
+/* The next member of an array, an integer in a range. */
+static MothStatus integer(Reader *r, int64_t low, int64_t high, const char *what, int64_t *out) {
+  MOTH_TRY(member(r, what));
+  MOTH_TRY(moth_json_integer(&r->json, out));
+  return *out >= low && *out <= high ? MOTH_OK : bad(what);
+}
+
+/* The next member, a text that stays as long as the model. */
+static MothStatus text(Reader *r, const char **out) {
+  MothText t;
+  MOTH_TRY(moth_json_string(&r->json, &t));
+  *out = t.text;
+  return strlen(t.text) == t.n ? MOTH_OK : bad("a text with a NUL");
+}
+
+static MothStatus key(Reader *r, const char *expected) {
+  MothText t;
+  MOTH_TRY(member(r, expected));
+  MOTH_TRY(moth_json_key(&r->json, &t));
+  return strcmp(t.text, expected) == 0 ? MOTH_OK : bad(expected);
+}
+
+/* How many members the array has that comes next. */
+static MothStatus count(const Reader *r, uint32_t most, uint32_t *n) {
+  MothJson ahead = r->json;
+  bool more;
+  ahead.arena = NULL;
+  MOTH_TRY(moth_json_begin(&ahead, '['));
+  for (*n = 0;; ++*n) {
+    MOTH_TRY(moth_json_next(&ahead, &more));
+    if (!more)
+      return MOTH_OK;
+    if (*n == most)
+      return bad("a list is too long");
+    MOTH_TRY(moth_json_skip(&ahead));
+  }
+}
+
+static MothStatus dtype(Reader *r, MothDType *out) {
+  const char *name;
+  MOTH_TRY(text(r, &name));
+  for (int d = 0; d < MOTH_NDTYPES; d++)
+    if (strcmp(moth_dtype_name((MothDType)d), name) == 0) {
+      *out = (MothDType)d;
+      return MOTH_OK;
+    }
+  return bad("an unknown dtype");
+}
+
+static void *take(Reader *r, size_t n, size_t size) {
+  return moth_edge_take(r->m, n, size);
+}
+
+/* ---- sizes --------------------------------------------------------------------------------------------- */
+
+static MothStatus term(Reader *r, MothEdgeTerm *t) {
+  bool more;
+  int64_t a, b = -1, dims = (int64_t)r->m->ndims;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &t->coefficient));
+  MOTH_TRY(integer(r, 0, dims - 1, "a formula", &a));
+  MOTH_TRY(moth_json_next(&r->json, &more));
+  if (more) {
+    MOTH_TRY(moth_json_integer(&r->json, &b));
+    if (b < 0 || b >= dims)
+      return bad("a formula");
+    MOTH_TRY(finish(r, "a formula"));
+  }
+  t->a = (int)a;
+  t->b = (int)b;
+  return MOTH_OK;
+}
+
+/* Behind the name "e": the formula, and the end of its object. */
+static MothStatus formula(Reader *r, const MothEdgeFormula **out) {
+  uint32_t n;
+  int64_t of;
+  MothEdgeFormula *f = take(r, 1, sizeof *f);
+  if (!f)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(member(r, "a formula"));
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_TERMS, &n));
+  f->terms = take(r, n, sizeof *f->terms);
+  f->nterms = (int)n;
+  if (!f->terms)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < n; i++) {
+    MOTH_TRY(member(r, "a formula"));
+    MOTH_TRY(term(r, &f->terms[i]));
+  }
+  MOTH_TRY(finish(r, "a formula"));
+  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &f->add));
+  MOTH_TRY(integer(r, 1, INT64_MAX, "a formula", &f->div));
+  MOTH_TRY(integer(r, 0, MOTH_NOF - 1, "a formula", &of));
+  f->of = (MothEdgeOf)of;
+  MOTH_TRY(finish(r, "a formula"));
+  *out = f;
+  return finish(r, "a formula");
+}
+
+static MothStatus size(Reader *r, MothEdgeSize *s) {
+  MothText name;
+  if (moth_json_peek(&r->json) != '{')
+    return moth_json_integer(&r->json, &s->value);
+  MOTH_TRY(moth_json_begin(&r->json, '{'));
+  MOTH_TRY(member(r, "a size"));
+  MOTH_TRY(moth_json_key(&r->json, &name));
+  if (strcmp(name.text, "e") != 0)
+    return bad("a size");
+  MOTH_TRY(formula(r, &s->formula));
+  return s->formula->of == MOTH_OF_NONE ? MOTH_OK : bad("a size that is no whole number");
+}
+
+static MothStatus sizes(Reader *r, uint32_t most, uint32_t *n, MothEdgeSize **out) {
+  MOTH_TRY(count(r, most, n));
+  if (!(*out = take(r, *n, sizeof **out)))
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < *n; i++) {
+    MOTH_TRY(member(r, "a list of sizes"));
+    MOTH_TRY(size(r, &(*out)[i]));
+  }
+  return finish(r, "a list of sizes");
+}
+
+/* ---- dims, inputs, ops ----------------------------------------------------------------------------------- */
+
+static MothStatus read_dims(Reader *r) {
+  MothModel *m = r->m;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_DIMS, &m->ndims));
+  if (!(m->dims = take(r, m->ndims, sizeof *m->dims)))
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->ndims; i++) {
+    MothDim *d = &m->dims[i];
+    MOTH_TRY(member(r, "a dimension"));
+    MOTH_TRY(moth_json_begin(&r->json, '['));
+    MOTH_TRY(member(r, "a dimension"));
+    MOTH_TRY(text(r, &d->name));
+    MOTH_TRY(integer(r, 0, INT64_MAX, "a dimension", &d->min));
+    MOTH_TRY(integer(r, -1, INT64_MAX, "a dimension", &d->max));
+    MOTH_TRY(integer(r, 1, INT64_MAX, "a dimension", &d->step));
+    MOTH_TRY(integer(r, 0, INT64_MAX, "a dimension", &d->example));
+    MOTH_TRY(finish(r, "a dimension"));
+  }
+  return finish(r, "the dimensions");
+}
+
+static void make_value(MothModel *m, uint32_t id, MothEdgeKind kind) {
+  MothEdgeValue *v = &m->values[id];
+  atomic_init(&v->t.refs, 1);
+  atomic_init(&v->storage.refs, 1);
+  v->storage.foreign = true;
+  v->t.storage = &v->storage;
+  v->kind = (uint8_t)kind;
+}
+
+/* Which of the dims a size is; -1: none. */
+static int dim_of(const MothEdgeSize *s) {
+  const MothEdgeFormula *f = s->formula;
+  bool plain = f && f->nterms == 1 && f->terms[0].coefficient == 1 && f->terms[0].b < 0 &&
+               f->add == 0 && f->div == 1;
+  return plain ? f->terms[0].a : -1;
+}
+
+static MothStatus read_inputs(Reader *r, MothDType *dtypes) {
+  MothModel *m = r->m;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->ninputs; i++) {
+    MothEdgeIo *e = &m->inputs[i];
+    uint32_t ndim;
+    MOTH_TRY(member(r, "an input"));
+    MOTH_TRY(moth_json_begin(&r->json, '['));
+    MOTH_TRY(member(r, "an input"));
+    MOTH_TRY(text(r, &e->io.name));
+    MOTH_TRY(member(r, "an input"));
+    MOTH_TRY(dtype(r, &dtypes[i]));
+    MOTH_TRY(member(r, "an input"));
+    MOTH_TRY(sizes(r, MOTH_MAX_DIMS, &ndim, &e->shape));
+    MOTH_TRY(finish(r, "an input"));
+    e->io.ndim = (int)ndim;
+    e->value = i;
+    if (!(e->dim = take(r, ndim, sizeof *e->dim)))
+      return MOTH_ERR_MEMORY;
+    for (uint32_t k = 0; k < ndim; k++)
+      e->dim[k] = dim_of(&e->shape[k]);
+    e->io.dim = e->dim;
+  }
+  return finish(r, "the inputs");
+}
+
+static MothStatus read_ops(Reader *r) {
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &r->nops));
+  if (!(r->ops = take(r, r->nops, sizeof *r->ops)))
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < r->nops; i++) {
+    const char *name;
+    int64_t said;
+    uint32_t hash;
+    MOTH_TRY(member(r, "an op"));
+    MOTH_TRY(moth_json_begin(&r->json, '['));
+    MOTH_TRY(member(r, "an op"));
+    MOTH_TRY(text(r, &name));
+    MOTH_TRY(integer(r, 0, UINT32_MAX, "an op", &said));
+    MOTH_TRY(finish(r, "an op"));
+    const MothOp *op = r->ops[i] = moth_edge_find_op(name, &hash);
+    bool runs = op && (op->memory == MOTH_MEMORY_VIEW || moth_kernel_of(op, MOTH_CPU)) &&
+                (op->shape || op->returns_self) && op->kind != MOTH_KIND_COMPOSITE;
+    if (!runs)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "[edge] this library has no op %.80s; build it with "
+                       "OPS_OF naming the model's file",
+                       name);
+    if (hash != (uint32_t)said)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "[edge] op %.80s has other arguments in this library than in the moth that "
+                       "wrote the file: export it again",
+                       name);
+  }
+  return finish(r, "the ops");
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------- */
+
+static MothStatus value_id(Reader *r, uint32_t known, uint32_t *out) {
+  int64_t id;
+  MOTH_TRY(moth_json_integer(&r->json, &id));
+  *out = (uint32_t)id;
+  return id >= 0 && id < known ? MOTH_OK : bad("a value is used before it is made");
+}
+
+static MothStatus value_list(Reader *r, uint32_t known, MothEdgeArg *a) {
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &a->n));
+  a->values = take(r, a->n, sizeof *a->values);
+  a->tensors = take(r, a->n, sizeof *a->tensors);
+  if (!a->values || !a->tensors)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < a->n; i++) {
+    MOTH_TRY(member(r, "a list of values"));
+    MOTH_TRY(value_id(r, known, &a->values[i]));
+  }
+  a->kind = MOTH_ARG_VALUES;
+  return finish(r, "a list of values");
+}
+
+static MothStatus named_arg(Reader *r, const char *name, uint32_t known, MothEdgeArg *a) {
+  if (!strcmp(name, "v")) {
+    a->kind = MOTH_ARG_VALUE;
+    return value_id(r, known, &a->value);
+  }
+  if (!strcmp(name, "vs"))
+    return value_list(r, known, a);
+  if (!strcmp(name, "i")) {
+    a->kind = MOTH_ARG_SIZES;
+    MOTH_TRY(sizes(r, MOTH_EDGE_MOST_CALLS, &a->n, &a->sizes));
+    return (a->ints = take(r, a->n, sizeof *a->ints)) ? MOTH_OK : MOTH_ERR_MEMORY;
+  }
+  if (!strcmp(name, "f")) {
+    int64_t bits;
+    double d;
+    MOTH_TRY(moth_json_integer(&r->json, &bits));
+    memcpy(&d, &bits, sizeof d);
+    a->plain = moth_v_float(d);
+    return MOTH_OK;
+  }
+  if (!strcmp(name, "s")) {
+    const char *s;
+    MOTH_TRY(text(r, &s));
+    a->plain = moth_v_string(s);
+    return MOTH_OK;
+  }
+  if (!strcmp(name, "d")) {
+    MothDType d;
+    MOTH_TRY(dtype(r, &d));
+    a->plain = moth_v_dtype(d);
+    return MOTH_OK;
+  }
+  if (!strcmp(name, "dev")) {
+    const char *s;
+    MOTH_TRY(text(r, &s));
+    a->plain = moth_v_device((MothDevice){MOTH_CPU, 0});
+    return strcmp(s, "cpu") == 0 ? MOTH_OK : bad("a device");
+  }
+  return bad("an argument");
+}
+
+static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
+  MothText name;
+  int c = moth_json_peek(&r->json);
+  if (c == 'n' || c == 't' || c == 'f') {
+    if (c != 'n')
+      a->plain = moth_v_bool(c == 't');
+    return moth_json_skip(&r->json);
+  }
+  if (c != '{') {
+    int64_t i;
+    MOTH_TRY(moth_json_integer(&r->json, &i));
+    a->plain = moth_v_int(i);
+    return MOTH_OK;
+  }
+  MOTH_TRY(moth_json_begin(&r->json, '{'));
+  MOTH_TRY(member(r, "an argument"));
+  MOTH_TRY(moth_json_key(&r->json, &name));
+  if (!strcmp(name.text, "e")) {
+    a->kind = MOTH_ARG_SIZE;
+    if (!(a->sizes = take(r, 1, sizeof *a->sizes)))
+      return MOTH_ERR_MEMORY;
+    return formula(r, &a->sizes->formula);
+  }
+  MOTH_TRY(named_arg(r, name.text, known, a));
+  return finish(r, "an argument");
+}
+
+static MothStatus read_call(Reader *r, MothEdgeCall *c, uint32_t *known) {
+  int64_t which;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(integer(r, 0, (int64_t)r->nops - 1, "a call", &which));
+  const MothOp *op = c->op = r->ops[which];
+  c->args = take(r, op->nargs, sizeof *c->args);
+  c->values = take(r, 2 * (size_t)op->nargs, sizeof *c->values);
+  c->workspace = take(r, MOTH_CANONICAL_WORKSPACE, sizeof *c->workspace);
+  if (!c->args || !c->values || !c->workspace)
+    return MOTH_ERR_MEMORY;
+  for (int i = 0; i < op->nargs; i++) {
+    MOTH_TRY(member(r, "a call has too few arguments"));
+    MOTH_TRY(read_arg(r, *known, &c->args[i]));
+  }
+  c->result = *known;
+  *known += op->nresults;
+  return finish(r, "a call has too many arguments");
+}
+
+/* The op of the call that comes next, from the first number in it. */
+static MothStatus peek_results(Reader *r, MothJson *ahead, uint32_t *n) {
+  bool more;
+  int64_t which;
+  MOTH_TRY(moth_json_begin(ahead, '['));
+  MOTH_TRY(moth_json_next(ahead, &more));
+  MOTH_TRY(moth_json_integer(ahead, &which));
+  if (!more || which < 0 || which >= (int64_t)r->nops)
+    return bad("a call");
+  for (; more;) {
+    MOTH_TRY(moth_json_next(ahead, &more));
+    if (more)
+      MOTH_TRY(moth_json_skip(ahead));
+  }
+  *n += r->ops[which]->nresults;
+  return MOTH_OK;
+}
+
+static MothStatus count_values(Reader *r, uint32_t *n) {
+  MothJson ahead = r->json;
+  bool more;
+  ahead.arena = NULL;
+  MOTH_TRY(moth_json_begin(&ahead, '['));
+  for (;;) {
+    MOTH_TRY(moth_json_next(&ahead, &more));
+    if (!more)
+      return MOTH_OK;
+    MOTH_TRY(peek_results(r, &ahead, n));
+  }
+}
+
+static MothStatus read_tensors(Reader *r, const MothSafetensorsEntry ***out) {
+  MothModel *m = r->m;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->nstate));
+  const MothSafetensorsEntry **list = *out = take(r, m->nstate, sizeof *list);
+  if (!list)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->nstate; i++) {
+    const char *name;
+    MOTH_TRY(member(r, "a tensor's name"));
+    MOTH_TRY(text(r, &name));
+    if (i < m->file->count && !strcmp(m->file->entries[i].name, name))
+      list[i] = &m->file->entries[i];
+    for (int64_t k = 0; k < m->file->count && !list[i]; k++)
+      if (!strcmp(m->file->entries[k].name, name))
+        list[i] = &m->file->entries[k];
+    if (!list[i])
+      return moth_fail(MOTH_ERR_VALUE, "[edge] the file has no tensor '%.80s'", name);
+  }
+  return finish(r, "the tensors");
+}
+
+/* Values of the file's tensors, behind the inputs. */
+static MothStatus make_state(MothModel *m, const MothSafetensorsEntry *const *list) {
+  for (uint32_t i = 0; i < m->nstate; i++) {
+    const MothSafetensorsEntry *e = list[i];
+    MothEdgeValue *v = &m->values[m->ninputs + i];
+    uint8_t *data = (uint8_t *)(uintptr_t)m->bytes + e->begin;
+    make_value(m, m->ninputs + i, MOTH_EDGE_STATE);
+    v->t.dtype = (uint8_t)e->dtype;
+    v->t.ndim = (uint8_t)e->ndim;
+    memcpy(v->t.shape, e->shape, sizeof v->t.shape);
+    v->storage.data = data;
+    if ((uintptr_t)data % (uintptr_t)moth_dtype_size(e->dtype) != 0)
+      return bad("a tensor begins at an address that does not suit its dtype");
+    for (const uint8_t *b = data; e->dtype == MOTH_BOOL && b < m->bytes + e->end; b++)
+      if (*b > 1)
+        return bad("a bool that is neither 0 nor 1");
+  }
+  return MOTH_OK;
+}
+
+static MothStatus read_calls(Reader *r, const MothDType *dtypes,
+                             const MothSafetensorsEntry *const *tensors) {
+  MothModel *m = r->m;
+  uint32_t known = m->ninputs + m->nstate;
+  m->nvalues = known;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->ncalls));
+  MOTH_TRY(count_values(r, &m->nvalues));
+  m->calls = take(r, m->ncalls, sizeof *m->calls);
+  m->values = take(r, m->nvalues, sizeof *m->values);
+  m->order = take(r, m->nvalues, sizeof *m->order);
+  m->placed = take(r, m->nvalues, sizeof *m->placed);
+  if (!m->calls || !m->values || !m->order || !m->placed)
+    return MOTH_ERR_MEMORY;
+  for (uint32_t i = 0; i < m->ninputs; i++) {
+    make_value(m, i, MOTH_EDGE_INPUT);
+    m->values[i].t.dtype = (uint8_t)dtypes[i];
+  }
+  MOTH_TRY(make_state(m, tensors));
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->ncalls; i++) {
+    MothEdgeCall *c = &m->calls[i];
+    MOTH_TRY(member(r, "a call"));
+    MOTH_TRY(read_call(r, c, &known));
+    bool self = c->op->returns_self || c->op->memory == MOTH_MEMORY_SELF;
+    for (int k = 0; k < c->op->nresults; k++) {
+      bool alias = c->op->memory == MOTH_MEMORY_VIEW || (self && k == 0);
+      if (alias && (!c->op->nargs || c->args[0].kind != MOTH_ARG_VALUE))
+        return bad("a call without its first argument");
+      make_value(m, c->result + (uint32_t)k, alias ? MOTH_EDGE_ALIAS : MOTH_EDGE_MADE);
+    }
+  }
+  return finish(r, "the calls");
+}
+
+static MothStatus read_outputs(Reader *r) {
+  MothModel *m = r->m;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->noutputs));
+  if (!(m->outputs = take(r, m->noutputs, sizeof *m->outputs)))
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->noutputs; i++) {
+    MOTH_TRY(member(r, "an output"));
+    MOTH_TRY(moth_json_begin(&r->json, '['));
+    MOTH_TRY(member(r, "an output"));
+    MOTH_TRY(text(r, &m->outputs[i].io.name));
+    MOTH_TRY(member(r, "an output"));
+    MOTH_TRY(value_id(r, m->nvalues, &m->outputs[i].value));
+    MOTH_TRY(finish(r, "an output"));
+  }
+  return finish(r, "the outputs");
+}
+
+MothStatus moth_edge_read(MothModel *m, const char *program) {
+  Reader r = {.m = m};
+  size_t n = strlen(program);
+  char *arena = moth_edge_take(m, n + 1, 1);
+  if (!arena)
+    return MOTH_ERR_MEMORY;
+  moth_json_init(&r.json, (const uint8_t *)program, n, arena);
+  const MothSafetensorsEntry **tensors;
+  if (m->file->count > MOTH_EDGE_MOST_CALLS)
+    return bad("too many tensors");
+  MOTH_TRY(moth_json_begin(&r.json, '{'));
+  MOTH_TRY(key(&r, "dims"));
+  MOTH_TRY(read_dims(&r));
+  MOTH_TRY(key(&r, "inputs"));
+  MOTH_TRY(count(&r, MOTH_EDGE_MOST_CALLS, &m->ninputs));
+  m->inputs = moth_edge_take(m, m->ninputs, sizeof *m->inputs);
+  MothDType *dtypes = moth_edge_take(m, m->ninputs, sizeof *dtypes);
+  if (!m->inputs || !dtypes)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(read_inputs(&r, dtypes));
+  MOTH_TRY(key(&r, "tensors"));
+  MOTH_TRY(read_tensors(&r, &tensors));
+  MOTH_TRY(key(&r, "ops"));
+  MOTH_TRY(read_ops(&r));
+  MOTH_TRY(key(&r, "calls"));
+  MOTH_TRY(read_calls(&r, dtypes, tensors));
+  MOTH_TRY(key(&r, "outputs"));
+  MOTH_TRY(read_outputs(&r));
+  MOTH_TRY(finish(&r, "the program"));
+  return moth_json_end(&r.json);
+}

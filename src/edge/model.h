@@ -1,0 +1,128 @@
+/* A model in memory: values, calls of kernels in their order, and the formulas of sizes in their arguments. file.c reads it,
+ * plan.c sets sizes and places for given dims, run.c runs it. */
+#ifndef MOTH_EDGE_MODEL_H
+#define MOTH_EDGE_MODEL_H
+#include "core/tensor.h"
+#include "dispatch/dispatch.h"
+#include "edge/moth_edge.h"
+#include "io/safetensors.h"
+
+enum {
+  MOTH_EDGE_MOST_CALLS = 16384,
+  MOTH_EDGE_MOST_DIMS = 64,
+  MOTH_EDGE_MOST_TERMS = 64,
+  MOTH_EDGE_ALIGN = 64
+};
+
+typedef enum MothEdgeOf {
+  MOTH_OF_NONE,
+  MOTH_OF_RECIPROCAL,
+  MOTH_OF_SQRT,
+  MOTH_OF_RSQRT,
+  MOTH_NOF
+} MothEdgeOf;
+
+/* coefficient * dims[a] * dims[b]; b < 0: times dims[a] alone. */
+typedef struct MothEdgeTerm {
+  int64_t coefficient;
+  int a, b;
+} MothEdgeTerm;
+
+/* of(floor((the sum of terms + add) / div)), as lua/moth/export/sizes.lua. */
+typedef struct MothEdgeFormula {
+  MothEdgeTerm *terms;
+  int nterms;
+  int64_t add, div;
+  MothEdgeOf of;
+} MothEdgeFormula;
+
+/* A number, or a formula. */
+typedef struct MothEdgeSize {
+  int64_t value;
+  const MothEdgeFormula *formula; /* NULL: value */
+} MothEdgeSize;
+
+typedef enum MothEdgeKind {
+  MOTH_EDGE_INPUT,
+  MOTH_EDGE_STATE,
+  MOTH_EDGE_MADE,
+  MOTH_EDGE_ALIAS
+} MothEdgeKind;
+
+typedef struct MothEdgeValue {
+  MothTensor t;
+  MothStorage storage;
+  uint8_t kind;
+  uint32_t root; /* whose memory it lies in: itself, or of an alias another value */
+  uint32_t
+      buffer; /* of a root that was made: the root whose place in the arena it has; itself, or one that died */
+  int32_t output;      /* of a root: the output whose memory it lies in; -1: none */
+  int32_t first, last; /* calls that make it and use it last; -1: an input */
+  int64_t bytes, at;   /* of a root; at: in the arena */
+} MothEdgeValue;
+
+typedef enum MothEdgeArgKind {
+  MOTH_ARG_PLAIN,
+  MOTH_ARG_SIZE,
+  MOTH_ARG_SIZES,
+  MOTH_ARG_VALUE,
+  MOTH_ARG_VALUES
+} MothEdgeArgKind;
+
+typedef struct MothEdgeArg {
+  uint8_t kind;
+  uint32_t n;
+  MothValue plain;
+  uint32_t value;      /* of a VALUE */
+  uint32_t *values;    /* of VALUES */
+  MothEdgeSize *sizes; /* of SIZE one, of SIZES n */
+  int64_t *ints;       /* room for n */
+  MothTensor **tensors;
+} MothEdgeArg;
+
+typedef struct MothEdgeCall {
+  const MothOp *op;
+  MothEdgeArg *args;
+  uint32_t result;   /* the first of op->nresults values */
+  MothValue *values; /* op->nargs arguments, then as many for canonical ones */
+  int64_t *workspace;
+  MothCall call;
+  MothTensor *target;
+  MothValue results[MOTH_MAX_RESULTS];
+} MothEdgeCall;
+
+typedef struct MothEdgeIo {
+  MothIo io;
+  uint32_t value;
+  MothEdgeSize *shape; /* of an input */
+  int *dim;
+} MothEdgeIo;
+
+struct MothModel {
+  void *blocks;       /* all memory of the model, chained */
+  uint8_t *own_bytes; /* the file, where it was read; NULL: the caller's */
+  const uint8_t *bytes;
+  size_t nbytes;
+  MothSafetensors *file;
+  MothDim *dims;
+  MothEdgeIo *inputs, *outputs;
+  MothEdgeValue *values;
+  MothEdgeCall *calls;
+  uint32_t ndims, ninputs, noutputs, nstate, nvalues, ncalls;
+  int64_t now[MOTH_EDGE_MOST_DIMS];
+  bool planned, measured;   /* for `now` */
+  size_t arena, scratch;    /* bytes: of buffers; of what kernels allocate */
+  uint32_t *order, *placed; /* of buffers, while they are placed: roots */
+};
+
+/* Zeroed memory that lives as long as m; NULL: no memory (the message is set). */
+void *moth_edge_take(MothModel *m, size_t count, size_t size);
+/* Reads the program of m->file. */
+MothStatus moth_edge_read(MothModel *m, const char *program);
+/* Shapes, places and arguments for these dims. Errors of shape rules name the call. Allocates nothing. */
+MothStatus moth_edge_plan(MothModel *m, const int64_t *dims);
+/* The calls of a planned model, whose values have addresses. `all`: errors of calls are ignored. */
+MothStatus moth_edge_steps(MothModel *m, bool all);
+/* Gives values their addresses. */
+void moth_edge_place(MothModel *m, const void *const *in, void *const *out, char *arena);
+#endif

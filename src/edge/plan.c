@@ -1,0 +1,441 @@
+/* Sizes and places of a model's values for given dims. Each call's arguments are checked and made canonical, its shape rule
+ * says what it gives, as in the dispatcher: a file says no sizes but those of inputs. Values that are never alive at the same
+ * time share bytes of the arena, as in a plan (graph/plan_memory.c); outputs are computed into the caller's memory. */
+#include <math.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "edge/model.h"
+#include "edge/ops.h"
+
+/* --- formulas ------------------------------------------------------------------------------------------ */
+
+static bool sum_of(const MothModel *m, const MothEdgeFormula *f, int64_t *out) {
+  int64_t sum = f->add;
+  for (int i = 0; i < f->nterms; i++) {
+    const MothEdgeTerm *t = &f->terms[i];
+    int64_t product = t->coefficient;
+    if (__builtin_mul_overflow(product, m->now[t->a], &product) ||
+        (t->b >= 0 && __builtin_mul_overflow(product, m->now[t->b], &product)) ||
+        __builtin_add_overflow(sum, product, &sum))
+      return false;
+  }
+  int64_t q = sum / f->div;
+  *out = q - (sum % f->div < 0);
+  return true;
+}
+
+static MothStatus too_large(void) {
+  return moth_fail(MOTH_ERR_VALUE, "[edge] a size is too large to be counted");
+}
+
+static MothStatus whole_of(const MothModel *m, const MothEdgeSize *s, int64_t *out) {
+  *out = s->value;
+  return !s->formula || sum_of(m, s->formula, out) ? MOTH_OK : too_large();
+}
+
+static MothStatus number_of(const MothModel *m, const MothEdgeSize *s, MothValue *out) {
+  int64_t sum;
+  MOTH_TRY(whole_of(m, s, &sum));
+  double x = (double)sum;
+  switch (s->formula ? s->formula->of : MOTH_OF_NONE) {
+  case MOTH_OF_RECIPROCAL:
+    *out = moth_v_float(1 / x);
+    break;
+  case MOTH_OF_SQRT:
+    *out = moth_v_float(sqrt(x));
+    break;
+  case MOTH_OF_RSQRT:
+    *out = moth_v_float(1 / sqrt(x));
+    break;
+  default:
+    *out = moth_v_int(sum);
+  }
+  return MOTH_OK;
+}
+
+/* --- values --------------------------------------------------------------------------------------------- */
+
+static MothStatus check_dtype(MothDType d) {
+  if ((unsigned)d < MOTH_NDTYPES && moth_edge_dtypes >> d & 1 && !moth_dtype_is_opt_in(d))
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE, "[edge] this library does not compute in %s", moth_dtype_name(d));
+}
+
+/* A row-major tensor in a storage of its own. */
+static MothStatus set_whole(MothModel *m, uint32_t id, MothDType dtype, int ndim,
+                            const int64_t *shape) {
+  MothEdgeValue *v = &m->values[id];
+  MothTensor *t = &v->t;
+  MOTH_TRY(check_dtype(dtype));
+  MOTH_TRY(moth_shape_numel(ndim, shape, moth_dtype_size(dtype), &t->numel));
+  t->dtype = (uint8_t)dtype;
+  t->ndim = (uint8_t)ndim;
+  for (int i = 0; i < ndim; i++)
+    t->shape[i] = shape[i];
+  moth_contiguous_strides(ndim, shape, t->stride);
+  t->contiguous = true;
+  t->offset = 0;
+  t->keys = MOTH_KEY_CPU;
+  v->bytes = t->numel * moth_itemsize(t);
+  v->storage.nbytes = (size_t)v->bytes;
+  v->root = v->buffer = id;
+  v->output = -1;
+  return MOTH_OK;
+}
+
+/* What an argument, value `of`, is seen as: all of it in its memory is inside. */
+static MothStatus set_view(MothModel *m, uint32_t id, uint32_t of, const MothMeta *meta) {
+  MothEdgeValue *v = &m->values[id];
+  const MothEdgeValue *self = &m->values[of], *root = &m->values[self->root];
+  MothTensor *t = &v->t;
+  MOTH_TRY(check_dtype((MothDType)meta->dtype));
+  int64_t size = moth_dtype_size((MothDType)meta->dtype), low = meta->offset, high = meta->offset;
+  MOTH_TRY(moth_shape_numel(meta->ndim, meta->shape, size, &t->numel));
+  for (int i = 0; i < meta->ndim && t->numel; i++) {
+    int64_t reach;
+    if (__builtin_mul_overflow(meta->shape[i] - 1, meta->stride[i], &reach) ||
+        __builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high))
+      return too_large();
+  }
+  int64_t end;
+  if (t->numel && (low < 0 || __builtin_add_overflow(high, 1, &end) ||
+                   __builtin_mul_overflow(end, size, &end) || end > root->bytes))
+    return moth_fail(MOTH_ERR_VALUE, "[edge] a view reaches out of its tensor's memory");
+  t->dtype = meta->dtype;
+  t->ndim = meta->ndim;
+  memcpy(t->shape, meta->shape, sizeof *t->shape * meta->ndim);
+  memcpy(t->stride, meta->stride, sizeof *t->stride * meta->ndim);
+  t->offset = t->numel ? meta->offset : 0;
+  t->keys = MOTH_KEY_CPU;
+  moth_tensor_update_contiguous(t);
+  v->storage.nbytes = root->storage.nbytes;
+  v->root = self->root;
+  v->output = -1;
+  return MOTH_OK;
+}
+
+/* The same tensor. */
+static void set_same(MothModel *m, uint32_t id, uint32_t of) {
+  MothEdgeValue *v = &m->values[id];
+  MothStorage *storage = &v->storage;
+  v->t = m->values[of].t;
+  v->t.storage = storage;
+  v->storage.nbytes = m->values[of].storage.nbytes;
+  v->root = m->values[of].root;
+  v->output = -1;
+}
+
+static MothStatus set_inputs(MothModel *m) {
+  int64_t shape[MOTH_MAX_DIMS];
+  for (uint32_t i = 0; i < m->ninputs; i++) {
+    MothEdgeIo *e = &m->inputs[i];
+    for (int k = 0; k < e->io.ndim; k++)
+      MOTH_TRY(whole_of(m, &e->shape[k], &shape[k]));
+    MOTH_TRY(set_whole(m, i, (MothDType)m->values[i].t.dtype, e->io.ndim, shape));
+  }
+  for (uint32_t i = m->ninputs; i < m->ninputs + m->nstate; i++) {
+    const MothTensor *t = &m->values[i].t;
+    memcpy(shape, t->shape, sizeof shape);
+    MOTH_TRY(set_whole(m, i, (MothDType)t->dtype, t->ndim, shape));
+  }
+  return MOTH_OK;
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------- */
+
+static MothStatus set_arg(MothModel *m, MothEdgeArg *a, MothValue *v) {
+  switch ((MothEdgeArgKind)a->kind) {
+  case MOTH_ARG_PLAIN:
+    *v = a->plain;
+    return MOTH_OK;
+  case MOTH_ARG_SIZE:
+    return number_of(m, a->sizes, v);
+  case MOTH_ARG_SIZES:
+    for (uint32_t i = 0; i < a->n; i++)
+      MOTH_TRY(whole_of(m, &a->sizes[i], &a->ints[i]));
+    *v = moth_v_ints(a->ints, a->n);
+    return MOTH_OK;
+  case MOTH_ARG_VALUE:
+    *v = moth_v_tensor(&m->values[a->value].t);
+    return MOTH_OK;
+  case MOTH_ARG_VALUES:
+    for (uint32_t i = 0; i < a->n; i++)
+      a->tensors[i] = &m->values[a->values[i]].t;
+    *v = moth_v_tensors(a->tensors, a->n);
+  }
+  return MOTH_OK;
+}
+
+static bool is_self(const MothOp *op) {
+  return op->returns_self || op->memory == MOTH_MEMORY_SELF;
+}
+
+/* An op with an argument `training` writes to statistics in training alone. */
+static bool is_inference(const MothEdgeCall *c) {
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->op->args[i].type == MOTH_T_BOOL && !strcmp(c->op->args[i].name, "training"))
+      return !c->values[i].u.b;
+  return false;
+}
+
+/* What a call writes to lies in memory of the model. */
+static MothStatus check_written(const MothModel *m, const MothEdgeCall *c) {
+  if (is_inference(c))
+    return MOTH_OK;
+  for (int i = 0; i < c->op->nargs; i++) {
+    const MothEdgeArg *a = &c->args[i];
+    if (!(c->op->args[i].mutated || (is_self(c->op) && i == 0)))
+      continue;
+    if (a->kind == MOTH_ARG_PLAIN && a->plain.tag == MOTH_V_NONE)
+      continue;
+    if (a->kind != MOTH_ARG_VALUE || m->values[m->values[a->value].root].kind != MOTH_EDGE_MADE)
+      return moth_fail(MOTH_ERR_VALUE, "[edge] it writes to an input or a constant");
+    if (moth_tensor_self_overlaps(&m->values[a->value].t))
+      return moth_fail(MOTH_ERR_VALUE,
+                       "[edge] it writes to a tensor that holds several elements in one place");
+  }
+  return MOTH_OK;
+}
+
+static MothStatus plan_call(MothModel *m, MothEdgeCall *c) {
+  const MothOp *op = c->op;
+  MothMeta metas[MOTH_MAX_RESULTS];
+  memset(metas, 0, sizeof metas);
+  for (int i = 0; i < op->nargs; i++)
+    MOTH_TRY(set_arg(m, &c->args[i], &c->values[i]));
+  MOTH_TRY(moth_op_check(op, op->nargs, c->values));
+  c->target = c->values[0].tag == MOTH_V_TENSOR ? c->values[0].u.t : NULL;
+  c->call = (MothCall){.op = op,
+                       .keys = MOTH_KEY_CPU,
+                       .args = c->values,
+                       .results = c->results,
+                       .variant = op->returns_self ? MOTH_INPLACE : MOTH_FUNCTIONAL,
+                       .target = op->returns_self ? &c->target : NULL};
+  MOTH_TRY(check_written(m, c));
+  MOTH_TRY(moth_canonical(&c->call, c->values + op->nargs, c->workspace));
+  if (op->shape)
+    MOTH_TRY(op->shape(&c->call, metas));
+  c->call.dtype = metas[0].compute;
+  MOTH_TRY(check_dtype((MothDType)c->call.dtype));
+  for (int i = 0; i < op->nresults; i++) {
+    uint32_t id = c->result + (uint32_t)i, of = c->args[0].value;
+    bool one = op->nargs && c->args[0].kind == MOTH_ARG_VALUE;
+    if (is_self(op) && i == 0 && one)
+      set_same(m, id, of);
+    else if (op->memory == MOTH_MEMORY_VIEW && one)
+      MOTH_TRY(set_view(m, id, of, &metas[i]));
+    else
+      MOTH_TRY(set_whole(m, id, (MothDType)metas[i].dtype, metas[i].ndim, metas[i].shape));
+    c->results[i] = moth_v_tensor(is_self(op) && i == 0 ? c->target : &m->values[id].t);
+  }
+  return MOTH_OK;
+}
+
+/* --- lives ---------------------------------------------------------------------------------------------- */
+
+static void use(MothModel *m, uint32_t id, int32_t call) {
+  MothEdgeValue *root = &m->values[m->values[id].root];
+  if (root->last < call)
+    root->last = call;
+}
+
+static void use_args(MothModel *m, uint32_t call) {
+  const MothEdgeCall *c = &m->calls[call];
+  for (int i = 0; i < c->op->nargs; i++) {
+    const MothEdgeArg *a = &c->args[i];
+    if (a->kind == MOTH_ARG_VALUE)
+      use(m, a->value, (int32_t)call);
+    for (uint32_t k = 0; a->kind == MOTH_ARG_VALUES && k < a->n; k++)
+      use(m, a->values[k], (int32_t)call);
+  }
+}
+
+static void find_lives(MothModel *m) {
+  for (uint32_t i = 0; i < m->nvalues; i++)
+    m->values[i].first = m->values[i].last = -1;
+  for (uint32_t i = 0; i < m->ncalls; i++) {
+    const MothEdgeCall *c = &m->calls[i];
+    for (int k = 0; k < c->op->nresults; k++) {
+      MothEdgeValue *v = &m->values[c->result + (uint32_t)k];
+      v->first = v->last = (int32_t)i;
+    }
+    use_args(m, i);
+  }
+  for (uint32_t i = 0; i < m->noutputs; i++) {
+    uint32_t id = m->outputs[i].value;
+    MothEdgeValue *v = &m->values[id];
+    use(m, id, (int32_t)m->ncalls);
+    if (v->kind == MOTH_EDGE_MADE && v->output < 0)
+      v->output = (int32_t)i;
+  }
+}
+
+/* --- the arena ------------------------------------------------------------------------------------------ */
+
+/* Whether the operand, an argument of a pointwise call, is its root's whole memory, of n elements of a size. */
+static bool is_whole(const MothModel *m, uint32_t id, int64_t n, int64_t size) {
+  const MothEdgeValue *v = &m->values[id];
+  return v->t.contiguous && v->t.offset == 0 && v->t.numel == n && moth_itemsize(&v->t) == size &&
+         m->values[v->root].bytes == n * size;
+}
+
+/* The root whose place a result of a pointwise call takes: that of an operand that is read there for the last time. */
+static bool find_place(const MothModel *m, uint32_t call, const MothEdgeValue *result,
+                       uint32_t *out) {
+  const MothEdgeCall *c = &m->calls[call];
+  int64_t size = moth_itemsize(&result->t);
+  for (int i = 0; c->op->kind == MOTH_KIND_POINTWISE && i < c->op->nargs; i++) {
+    const MothEdgeArg *a = &c->args[i];
+    if (a->kind != MOTH_ARG_VALUE || !result->bytes)
+      continue;
+    const MothEdgeValue *root = &m->values[m->values[a->value].root];
+    bool fits = root->kind == MOTH_EDGE_MADE && root->output < 0 && root->last == (int32_t)call;
+    for (int k = 0; k < c->op->nargs && fits; k++)
+      if (c->args[k].kind == MOTH_ARG_VALUE &&
+          m->values[c->args[k].value].root == (uint32_t)(root - m->values))
+        fits = is_whole(m, c->args[k].value, result->t.numel, size);
+    if (fits) {
+      *out = root->buffer;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The buffers, in m->order, each with the life of all values in it. */
+static uint32_t find_buffers(MothModel *m) {
+  uint32_t n = 0, place;
+  for (uint32_t i = 0; i < m->ncalls; i++) {
+    const MothEdgeCall *c = &m->calls[i];
+    for (int k = 0; k < c->op->nresults; k++) {
+      uint32_t id = c->result + (uint32_t)k;
+      MothEdgeValue *v = &m->values[id];
+      if (v->kind != MOTH_EDGE_MADE || v->output >= 0)
+        continue;
+      if (c->op->nresults == 1 && find_place(m, i, v, &place)) {
+        v->buffer = place;
+        m->values[place].last = v->last;
+      } else {
+        m->order[n++] = id;
+      }
+    }
+  }
+  return n;
+}
+
+/* Sorts the first n of m->order: the largest first. A heap: qsort may allocate. */
+static bool is_before(const MothModel *m, uint32_t a, uint32_t b) {
+  const MothEdgeValue *x = &m->values[a], *y = &m->values[b];
+  return x->bytes != y->bytes ? x->bytes > y->bytes : a < b;
+}
+
+static void sift(MothModel *m, uint32_t i, uint32_t n) {
+  uint32_t *list = m->order;
+  for (uint32_t child; (child = 2 * i + 1) < n; i = child) {
+    if (child + 1 < n && is_before(m, list[child], list[child + 1]))
+      child++;
+    if (!is_before(m, list[i], list[child]))
+      return;
+    uint32_t t = list[i];
+    list[i] = list[child];
+    list[child] = t;
+  }
+}
+
+static void sort(MothModel *m, uint32_t n) {
+  for (uint32_t i = n / 2; i-- > 0;)
+    sift(m, i, n);
+  for (uint32_t i = n; i-- > 1;) {
+    uint32_t t = m->order[0];
+    m->order[0] = m->order[i];
+    m->order[i] = t;
+    sift(m, 0, i);
+  }
+}
+
+/* The smallest gap that holds b between those of the n placed buffers, in the order of their places, that are alive with it. */
+static int64_t find_gap(const MothModel *m, const MothEdgeValue *b, int64_t bytes, uint32_t n) {
+  int64_t end = 0, best = -1, gap = INT64_MAX;
+  for (uint32_t i = 0; i < n; i++) {
+    const MothEdgeValue *o = &m->values[m->placed[i]];
+    if (o->first > b->last || b->first > o->last)
+      continue;
+    if (o->at - end >= bytes && o->at - end < gap) {
+      gap = o->at - end;
+      best = end;
+    }
+    int64_t after = o->at + (o->bytes + MOTH_EDGE_ALIGN - 1) / MOTH_EDGE_ALIGN * MOTH_EDGE_ALIGN;
+    end = after > end ? after : end;
+  }
+  return best >= 0 ? best : end;
+}
+
+static MothStatus lay_out(MothModel *m) {
+  uint32_t n = find_buffers(m);
+  int64_t total = 0, sum = 0;
+  sort(m, n);
+  for (uint32_t i = 0; i < n; i++) {
+    MothEdgeValue *b = &m->values[m->order[i]];
+    int64_t bytes = (b->bytes + MOTH_EDGE_ALIGN - 1) / MOTH_EDGE_ALIGN * MOTH_EDGE_ALIGN;
+    if (__builtin_add_overflow(sum, bytes, &sum) || sum > INT64_MAX / 2)
+      return too_large();
+    b->at = find_gap(m, b, bytes, i);
+    total = b->at + bytes > total ? b->at + bytes : total;
+    uint32_t k = i;
+    for (; k > 0 && m->values[m->placed[k - 1]].at > b->at; k--)
+      m->placed[k] = m->placed[k - 1];
+    m->placed[k] = m->order[i];
+  }
+  m->arena = (size_t)total;
+  return MOTH_OK;
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------ */
+
+static void show(MothModel *m, MothEdgeIo *e) {
+  const MothTensor *t = &m->values[e->value].t;
+  e->io.dtype = moth_dtype_name((MothDType)t->dtype);
+  e->io.itemsize = (int)moth_itemsize(t);
+  e->io.ndim = t->ndim;
+  e->io.shape = t->shape;
+  e->io.nbytes = (size_t)(t->numel * moth_itemsize(t));
+}
+
+static MothStatus check_dims(const MothModel *m, const int64_t *dims) {
+  for (uint32_t i = 0; i < m->ndims; i++) {
+    const MothDim *d = &m->dims[i];
+    int64_t n = dims[i];
+    if (n < d->min || (d->max >= 0 && n > d->max) || n % d->step != 0)
+      return moth_fail(
+          MOTH_ERR_VALUE,
+          "[edge] %s is %lld, outside its range of %lld to %lld in steps of %lld (-1: any)",
+          d->name, (long long)n, (long long)d->min, (long long)d->max, (long long)d->step);
+  }
+  return MOTH_OK;
+}
+
+MothStatus moth_edge_plan(MothModel *m, const int64_t *dims) {
+  int64_t now[MOTH_EDGE_MOST_DIMS];
+  for (uint32_t i = 0; i < m->ndims; i++)
+    now[i] = dims ? dims[i] : m->dims[i].example;
+  MOTH_TRY(check_dims(m, now));
+  m->planned = false;
+  memcpy(m->now, now, sizeof *now * m->ndims);
+  MOTH_TRY(set_inputs(m));
+  for (uint32_t i = 0; i < m->ncalls; i++) {
+    MothStatus s = plan_call(m, &m->calls[i]);
+    if (s != MOTH_OK) {
+      moth_error_prefix("[edge] call %u of %s: ", i + 1, m->calls[i].op->name);
+      return s;
+    }
+  }
+  find_lives(m);
+  MOTH_TRY(lay_out(m));
+  for (uint32_t i = 0; i < m->ninputs; i++)
+    show(m, &m->inputs[i]);
+  for (uint32_t i = 0; i < m->noutputs; i++)
+    show(m, &m->outputs[i]);
+  m->planned = true;
+  return MOTH_OK;
+}
