@@ -4,7 +4,8 @@
  *      "inputs": [["x", "float32", [size, …]], …],        values 0, 1, …
  *      "tensors": ["0.weight", …],                        those of the file: the values behind the inputs
  *      "ops": [["linear", hash of its schema], …],
- *      "calls": [[which of the ops, argument, …], …],     each makes as many values as its op has results
+ *      "calls": [[which of the ops, argument, …], …],     each makes as many values as its op has results; -1, -2, …:
+ *                                                         generated code (fused.h) with its operands
  *      "outputs": [["y", value], …]}
  *
  * A size is an integer or {"e": [[[coefficient, dim], [coefficient, dim, dim], …], add, div, of]}. An argument is null, true,
@@ -89,6 +90,10 @@ static MothStatus dtype(Reader *r, MothDType *out) {
       return MOTH_OK;
     }
   return bad("an unknown dtype");
+}
+
+static uint32_t nfused(const Reader *r) {
+  return r->m->fused ? r->m->fused->count : 0;
 }
 
 static void *take(Reader *r, size_t n, size_t size) {
@@ -359,10 +364,31 @@ static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
   return finish(r, "an argument");
 }
 
+/* A call of generated code: its operands. */
+static MothStatus read_fused(Reader *r, MothEdgeCall *c, const MothFusedKernel *k,
+                             uint32_t *known) {
+  c->fused = k;
+  c->args = take(r, k->noperands, sizeof *c->args);
+  c->slots = take(r, k->nslots, sizeof *c->slots);
+  if (!c->args || !c->slots)
+    return MOTH_ERR_MEMORY;
+  for (uint32_t i = 0; i < k->noperands; i++) {
+    MOTH_TRY(member(r, "a call has too few arguments"));
+    MOTH_TRY(read_arg(r, *known, &c->args[i]));
+  }
+  c->result = *known;
+  c->nargs = k->noperands;
+  c->nresults = k->nresults;
+  *known += k->nresults;
+  return finish(r, "a call has too many arguments");
+}
+
 static MothStatus read_call(Reader *r, MothEdgeCall *c, uint32_t *known) {
   int64_t which;
   MOTH_TRY(moth_json_begin(&r->json, '['));
-  MOTH_TRY(integer(r, 0, (int64_t)r->nops - 1, "a call", &which));
+  MOTH_TRY(integer(r, -(int64_t)nfused(r), (int64_t)r->nops - 1, "a call", &which));
+  if (which < 0)
+    return read_fused(r, c, &r->m->fused->kernels[-1 - which], known);
   const MothOp *op = c->op = r->ops[which];
   c->args = take(r, op->nargs, sizeof *c->args);
   c->values = take(r, 2 * (size_t)op->nargs, sizeof *c->values);
@@ -374,6 +400,8 @@ static MothStatus read_call(Reader *r, MothEdgeCall *c, uint32_t *known) {
     MOTH_TRY(read_arg(r, *known, &c->args[i]));
   }
   c->result = *known;
+  c->nargs = op->nargs;
+  c->nresults = op->nresults;
   *known += op->nresults;
   return finish(r, "a call has too many arguments");
 }
@@ -385,14 +413,14 @@ static MothStatus peek_results(Reader *r, MothJson *ahead, uint32_t *n) {
   MOTH_TRY(moth_json_begin(ahead, '['));
   MOTH_TRY(moth_json_next(ahead, &more));
   MOTH_TRY(moth_json_integer(ahead, &which));
-  if (!more || which < 0 || which >= (int64_t)r->nops)
+  if (!more || which < -(int64_t)nfused(r) || which >= (int64_t)r->nops)
     return bad("a call");
   for (; more;) {
     MOTH_TRY(moth_json_next(ahead, &more));
     if (more)
       MOTH_TRY(moth_json_skip(ahead));
   }
-  *n += r->ops[which]->nresults;
+  *n += which < 0 ? r->m->fused->kernels[-1 - which].nresults : r->ops[which]->nresults;
   return MOTH_OK;
 }
 
@@ -474,12 +502,12 @@ static MothStatus read_calls(Reader *r, const MothDType *dtypes,
     MothEdgeCall *c = &m->calls[i];
     MOTH_TRY(member(r, "a call"));
     MOTH_TRY(read_call(r, c, &known));
-    bool self = c->op->returns_self || c->op->memory == MOTH_MEMORY_SELF;
-    for (int k = 0; k < c->op->nresults; k++) {
-      bool alias = c->op->memory == MOTH_MEMORY_VIEW || (self && k == 0);
+    bool self = c->op && (c->op->returns_self || c->op->memory == MOTH_MEMORY_SELF);
+    for (uint32_t k = 0; k < c->nresults; k++) {
+      bool alias = c->op && (c->op->memory == MOTH_MEMORY_VIEW || (self && k == 0));
       if (alias && (!c->op->nargs || c->args[0].kind != MOTH_ARG_VALUE))
         return bad("a call without its first argument");
-      make_value(m, c->result + (uint32_t)k, alias ? MOTH_EDGE_ALIAS : MOTH_EDGE_MADE);
+      make_value(m, c->result + k, alias ? MOTH_EDGE_ALIAS : MOTH_EDGE_MADE);
     }
   }
   return finish(r, "the calls");

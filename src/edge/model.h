@@ -4,6 +4,7 @@
 #define MOTH_EDGE_MODEL_H
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
+#include "edge/fused.h"
 #include "edge/moth_edge.h"
 #include "io/safetensors.h"
 
@@ -81,10 +82,13 @@ typedef struct MothEdgeArg {
 } MothEdgeArg;
 
 typedef struct MothEdgeCall {
-  const MothOp *op;
+  const MothOp *op; /* NULL: of fused */
   MothEdgeArg *args;
-  uint32_t result;   /* the first of op->nresults values */
-  MothValue *values; /* op->nargs arguments, then as many for canonical ones */
+  uint32_t result; /* the first of nresults values */
+  uint32_t nargs, nresults;
+  const MothFusedKernel *fused; /* NULL: a call of op */
+  uint64_t *slots;              /* of fused */
+  MothValue *values;            /* op->nargs arguments, then as many for canonical ones */
   int64_t *workspace;
   MothCall call;
   MothTensor *target;
@@ -104,6 +108,7 @@ struct MothModel {
   const uint8_t *bytes;
   size_t nbytes;
   MothSafetensors *file;
+  const MothFused *fused; /* NULL: it has none */
   MothDim *dims;
   MothEdgeIo *inputs, *outputs;
   MothEdgeValue *values;
@@ -115,6 +120,9 @@ struct MothModel {
   uint32_t *order, *placed; /* of buffers, while they are placed: roots */
 };
 
+static inline const char *moth_edge_name(const MothEdgeCall *c) {
+  return c->op ? c->op->name : "generated code";
+}
 /* Zeroed memory that lives as long as m; NULL: no memory (the message is set). */
 void *moth_edge_take(MothModel *m, size_t count, size_t size);
 /* Reads the program of m->file. */
@@ -123,6 +131,8 @@ MothStatus moth_edge_read(MothModel *m, const char *program);
 MothStatus moth_edge_plan(MothModel *m, const int64_t *dims);
 /* The calls of a planned model, whose values have addresses. `all`: errors of calls are ignored. */
 MothStatus moth_edge_steps(MothModel *m, bool all);
+/* Runs generated code on the addresses of its values. */
+MothStatus moth_edge_run_fused(const MothModel *m, const MothEdgeCall *c);
 /* Gives values their addresses. */
 void moth_edge_place(MothModel *m, const void *const *in, void *const *out, char *arena);
 #endif

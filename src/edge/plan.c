@@ -198,8 +198,18 @@ static MothStatus check_written(const MothModel *m, const MothEdgeCall *c) {
   return MOTH_OK;
 }
 
+static MothStatus plan_fused(MothModel *m, MothEdgeCall *c) {
+  for (uint32_t i = 0; i < c->nresults; i++) {
+    const MothFusedValue *v = &c->fused->results[i];
+    MOTH_TRY(set_whole(m, c->result + i, (MothDType)v->dtype, v->ndim, v->shape));
+  }
+  return MOTH_OK;
+}
+
 static MothStatus plan_call(MothModel *m, MothEdgeCall *c) {
   const MothOp *op = c->op;
+  if (c->fused)
+    return plan_fused(m, c);
   MothMeta metas[MOTH_MAX_RESULTS];
   memset(metas, 0, sizeof metas);
   for (int i = 0; i < op->nargs; i++)
@@ -242,7 +252,7 @@ static void use(MothModel *m, uint32_t id, int32_t call) {
 
 static void use_args(MothModel *m, uint32_t call) {
   const MothEdgeCall *c = &m->calls[call];
-  for (int i = 0; i < c->op->nargs; i++) {
+  for (uint32_t i = 0; i < c->nargs; i++) {
     const MothEdgeArg *a = &c->args[i];
     if (a->kind == MOTH_ARG_VALUE)
       use(m, a->value, (int32_t)call);
@@ -256,8 +266,8 @@ static void find_lives(MothModel *m) {
     m->values[i].first = m->values[i].last = -1;
   for (uint32_t i = 0; i < m->ncalls; i++) {
     const MothEdgeCall *c = &m->calls[i];
-    for (int k = 0; k < c->op->nresults; k++) {
-      MothEdgeValue *v = &m->values[c->result + (uint32_t)k];
+    for (uint32_t k = 0; k < c->nresults; k++) {
+      MothEdgeValue *v = &m->values[c->result + k];
       v->first = v->last = (int32_t)i;
     }
     use_args(m, i);
@@ -308,12 +318,12 @@ static uint32_t find_buffers(MothModel *m) {
   uint32_t n = 0, place;
   for (uint32_t i = 0; i < m->ncalls; i++) {
     const MothEdgeCall *c = &m->calls[i];
-    for (int k = 0; k < c->op->nresults; k++) {
-      uint32_t id = c->result + (uint32_t)k;
+    for (uint32_t k = 0; k < c->nresults; k++) {
+      uint32_t id = c->result + k;
       MothEdgeValue *v = &m->values[id];
       if (v->kind != MOTH_EDGE_MADE || v->output >= 0)
         continue;
-      if (c->op->nresults == 1 && find_place(m, i, v, &place)) {
+      if (c->op && c->nresults == 1 && find_place(m, i, v, &place)) {
         v->buffer = place;
         m->values[place].last = v->last;
       } else {
@@ -426,7 +436,7 @@ MothStatus moth_edge_plan(MothModel *m, const int64_t *dims) {
   for (uint32_t i = 0; i < m->ncalls; i++) {
     MothStatus s = plan_call(m, &m->calls[i]);
     if (s != MOTH_OK) {
-      moth_error_prefix("[edge] call %u of %s: ", i + 1, m->calls[i].op->name);
+      moth_error_prefix("[edge] call %u of %s: ", i + 1, moth_edge_name(&m->calls[i]));
       return s;
     }
   }

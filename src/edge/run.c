@@ -63,7 +63,8 @@ static MothStatus load(MothModel *m) {
   return moth_edge_plan(m, NULL);
 }
 
-static int load_bytes(const void *bytes, size_t n, uint8_t *own, MothModel **out) {
+static int load_bytes(const void *bytes, size_t n, uint8_t *own, const MothFused *fused,
+                      MothModel **out) {
   MothModel *m = calloc(1, sizeof *m);
   if (!m) {
     free(own);
@@ -72,6 +73,7 @@ static int load_bytes(const void *bytes, size_t n, uint8_t *own, MothModel **out
   m->bytes = bytes;
   m->nbytes = n;
   m->own_bytes = own;
+  m->fused = fused;
   MothStatus s = load(m);
   if (s != MOTH_OK)
     moth_edge_free(m);
@@ -81,8 +83,15 @@ static int load_bytes(const void *bytes, size_t n, uint8_t *own, MothModel **out
 }
 
 int moth_edge_load_memory(const void *bytes, size_t n, MothModel **m) {
-  return bytes && m ? load_bytes(bytes, n, NULL, m)
+  return bytes && m ? load_bytes(bytes, n, NULL, NULL, m)
                     : (int)moth_fail(MOTH_ERR_TYPE, "[edge] load_memory: an argument is NULL");
+}
+
+int moth_edge_load_fused(const void *bytes, size_t n, const MothFused *fused, MothModel **m) {
+  if (!bytes || !m || !fused || fused->version != MOTH_FUSED_VERSION)
+    return (int)moth_fail(MOTH_ERR_VALUE,
+                          "[edge] the model was compiled for another version of moth");
+  return load_bytes(bytes, n, NULL, fused, m);
 }
 
 int moth_edge_load(const char *path, MothModel **m) {
@@ -99,7 +108,7 @@ int moth_edge_load(const char *path, MothModel **m) {
     free(bytes);
     return (int)moth_fail(MOTH_ERR_IO, "[edge] cannot read %.400s", path);
   }
-  return load_bytes(bytes, (size_t)n, bytes, m);
+  return load_bytes(bytes, (size_t)n, bytes, NULL, m);
 }
 
 int moth_edge_inputs(const MothModel *m) {
@@ -144,7 +153,9 @@ void moth_edge_place(MothModel *m, const void *const *in, void *const *out, char
   }
 }
 
-static MothStatus run_call(MothEdgeCall *c) {
+static MothStatus run_call(const MothModel *m, MothEdgeCall *c) {
+  if (c->fused)
+    return moth_edge_run_fused(m, c);
   if (c->op->memory == MOTH_MEMORY_VIEW)
     return MOTH_OK;
   return moth_kernel_of(c->op, MOTH_CPU)(&c->call);
@@ -152,10 +163,10 @@ static MothStatus run_call(MothEdgeCall *c) {
 
 MothStatus moth_edge_steps(MothModel *m, bool all) {
   for (uint32_t i = 0; i < m->ncalls; i++) {
-    MothStatus s = run_call(&m->calls[i]);
+    MothStatus s = run_call(m, &m->calls[i]);
     moth_scratch_reset();
     if (s != MOTH_OK && !all) {
-      moth_error_prefix("[edge] call %u of %s: ", i + 1, m->calls[i].op->name);
+      moth_error_prefix("[edge] call %u of %s: ", i + 1, moth_edge_name(&m->calls[i]));
       return s;
     }
   }

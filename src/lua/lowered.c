@@ -101,11 +101,12 @@ static void push_arg(lua_State *L, MothValue v, const uint32_t **refs) {
   lua_rawseti(L, -2, 2);
 }
 
-/* { op =, place =, inplace =, dynamic = sizes of results depend on elements, args = { n = … }, results = values,
- * targets = values } */
-static void push_call(lua_State *L, const MothPlanCall *c) {
+/* { node = the id of the graph's, op =, place =, dynamic = sizes of results depend on elements, is_self, geometry, args =
+ * { n = … }, results = values, targets = values, writes = arguments that it writes to } */
+static void push_call(lua_State *L, const MothPlan *p, const MothPlanCall *c) {
   const uint32_t *refs = c->refs;
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, 12);
+  field(L, "node", p->node_ids[c->node]);
   lua_pushstring(L, c->op->name);
   lua_setfield(L, -2, "op");
   lua_pushstring(L, c->place);
@@ -146,7 +147,22 @@ static void push_call(lua_State *L, const MothPlanCall *c) {
   lua_setfield(L, -2, "results");
 }
 
-/* graph_lowered(graph) -> { values, calls, outputs = values } */
+/* By the ids of nodes lists of the values of their results. */
+static void push_nodes(lua_State *L, const MothPlan *p, const MothGraph *g) {
+  lua_newtable(L);
+  for (const MothGraphNode *n = g->first; n; n = n->next) {
+    if (n->kind == MOTH_NODE_OUTPUT)
+      continue;
+    lua_createtable(L, n->nresults, 0);
+    for (uint32_t i = 0; i < n->nresults; i++) {
+      lua_pushnumber(L, p->refs_of[p->slots_of[n->id] + i] + 1.0);
+      lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_rawseti(L, -2, (int)n->id);
+  }
+}
+
+/* graph_lowered(graph) -> { values, calls, outputs = values, nodes = values by the ids of nodes } */
 int moth_lua_graph_lowered(lua_State *L) {
   MothGraph *g = moth_lua_to_graph(L, 1);
   MothPlan *p;
@@ -168,7 +184,7 @@ int moth_lua_graph_lowered(lua_State *L) {
   lua_setfield(L, -2, "values");
   lua_createtable(L, (int)p->ncalls, 0);
   for (uint32_t i = 0; i < p->ncalls; i++) {
-    push_call(L, &p->calls[i]);
+    push_call(L, p, &p->calls[i]);
     lua_rawseti(L, -2, (int)i + 1);
   }
   lua_setfield(L, -2, "calls");
@@ -178,5 +194,7 @@ int moth_lua_graph_lowered(lua_State *L) {
     lua_rawseti(L, -2, (int)i + 1);
   }
   lua_setfield(L, -2, "outputs");
+  push_nodes(L, p, g);
+  lua_setfield(L, -2, "nodes");
   return 1;
 }

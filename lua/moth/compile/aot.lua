@@ -78,6 +78,9 @@ local function compile(graph, inputs, inner, o)
   end, o.separate, o.recompute)
 end
 
+--- The segment of a graph, whose graphs inner gets, as of M.backend; nil and why there is none.
+function M.try(graph, inputs, inner, o) return compile(graph, inputs, inner, o or {}) end
+
 --- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
 -- Options: separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the
 -- same bits as without a graph also where there are gradients from elsewhere. recompute = true: of what the derivatives

@@ -227,6 +227,35 @@ local function plan(graph, calls, outputs)
   return C.plan_new(graph.handle, run)
 end
 
+--- What runs a graph as generated kernels and calls, for a library of its own (moth.inductor): the graph, which may
+-- be a
+-- plain one of moth.compile.aot, and its steps, of which those with `fused` have programs. nil and why.
+function M.steps(graph, inputs)
+  return interpreted(function()
+    local calls, outputs = read(graph)
+    if not calls then
+      local plain
+      local _, why = aot.try(graph, inputs, function(g, _, info)
+        if info.kind == "forward" then plain = plain or g end
+        return g:interpreter()
+      end)
+      if not plain then return nil, why end
+      graph = plain
+      calls, outputs = read(graph, true)
+      if not calls then return nil, "a call of it is of no op that can be compiled" end
+    else
+      graph:pin_sizes()
+      if C.graph_fold(graph.handle) > 0 then calls, outputs = read(graph) end
+    end
+    local steps = fuse.steps(calls, outputs)
+    for _, step in ipairs(steps) do
+      if step.fused then step.kernel = schedule.program(step) end
+    end
+    rewrite(graph, calls, steps)
+    return graph, steps
+  end)
+end
+
 --- The backend of plain graphs (moth.compile.aot): what runs one.
 function M.inner(graph)
   return interpreted(function()

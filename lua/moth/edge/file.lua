@@ -200,6 +200,16 @@ function Writer:call(call)
   end
 end
 
+-- Generated code (fused.lua): the file has its number and operands.
+function Writer:kernel(k)
+  self.kernels = self.kernels + 1
+  local args = {}
+  for i, id in ipairs(k.operands) do args[i] = value(self.of[id]) end
+  local first = self:add(nil, args, #k.results)
+  self.calls[#self.calls].kernel = self.kernels
+  for i, id in ipairs(k.results) do self.of[id] = first + i - 1 end
+end
+
 -- Which value's memory each one lies in.
 local function find_roots(low)
   local root = {}
@@ -276,11 +286,11 @@ local function program_text(self, ep, state, outputs, quote)
     end))
   end
   for i, call in ipairs(self.calls) do
-    if not numbers[call.op] then
+    if call.op and not numbers[call.op] then
       ops[#ops + 1] = ("[%s,%d]"):format(quote(call.op), fnv(B.op_facts(call.op).schema))
       numbers[call.op] = #ops - 1
     end
-    local parts = { numbers[call.op] }
+    local parts = { call.op and numbers[call.op] or -call.kernel }
     for k = 1, call.args.n or #call.args do parts[k + 1] = arg_text(call.args[k], index, quote) end
     calls[i] = "[" .. table.concat(parts, ",") .. "]"
   end
@@ -338,10 +348,7 @@ local function output_names(count, given)
   return names
 end
 
---- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
--- dtypes for
--- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
-function M.lower(ep, o)
+local function check_program(ep)
   for node in ep.program:calls() do
     if programs.controls[node.op] then
       check.fail("[edge.export] %s (%s): the edge library runs calls one after the other\nHINT: export one program for "
@@ -352,11 +359,24 @@ function M.lower(ep, o)
     check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
       moth.get_default_dtype().name)
   end
+end
+M.check_program = check_program
+
+--- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
+-- dtypes for
+-- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
+function M.lower(ep, o)
+  check_program(ep)
   local points, names = records.points_of(ep.program)
   local list = {}
   for i, point in ipairs(points) do list[i] = lowered(ep, point) end
   local low = merge(list, points, names, ep.program.dims)
-  local self = setmetatable({ calls = {}, of = {}, values = low.values, root = find_roots(low) }, Writer)
+  return M.of_calls(ep, low, low.calls, o)
+end
+
+--- The same of calls of `low`, and of generated code among them, { kernel = { results, operands } }.
+function M.of_calls(ep, low, calls, o)
+  local self = setmetatable({ calls = {}, kernels = 0, of = {}, values = low.values, root = find_roots(low) }, Writer)
   local state = state_of(ep, low)
   for id, v in ipairs(low.values) do
     if v.kind == "input" then self.of[id] = v.input - 1 end
@@ -366,24 +386,32 @@ function M.lower(ep, o)
   end
   self.count = #ep.program.inputs + #state
   self:copy_inputs(low.calls)
-  for _, call in ipairs(low.calls) do
-    check_call(call)
-    self:call(call)
+  for _, call in ipairs(calls) do
+    if call.kernel then
+      self:kernel(call.kernel)
+    else
+      check_call(call)
+      self:call(call)
+    end
   end
   local outputs, given = {}, output_names(#low.outputs, o.output_names)
   for i, id in ipairs(low.outputs) do outputs[i] = { name = given[i], id = self.of[id] } end
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[edge.export] files need lua-cjson (Debian: lua-cjson)") end
   local ops, dtypes = {}, {}
-  for _, call in ipairs(self.calls) do ops[call.op] = true end
+  for _, call in ipairs(self.calls) do
+    if call.op then ops[call.op] = true end
+  end
   for _, v in ipairs(low.values) do dtypes[v.dtype] = true end
   local needs = table.concat(tree.keys(ops), " ") .. ";" .. table.concat(tree.keys(dtypes), " ")
   return { needs = needs, text = program_text(self, ep, state, outputs, cjson.new().encode), state = state,
     calls = self.calls, low = low, outputs = outputs }
 end
 
-function M.save(ep, path, o)
-  local made = M.lower(ep, o)
+function M.save(ep, path, o) M.write(M.lower(ep, o), path) end
+
+--- Writes what M.lower gives.
+function M.write(made, path)
   local names, tensors = {}, {}
   for i, s in ipairs(made.state) do names[i], tensors[i] = s.name, s.tensor end
   B.save_safetensors(path, names, tensors, { { "format", FORMAT }, { "moth", B.version_string },

@@ -107,6 +107,39 @@ local function printed(k)
   return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
 end
 
+-- The text of a file with these programs: the function moth_kernel.
+local function file_of(printers, parts, cases)
+  return table.concat { dialect.head(texts),
+    "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
+    printer.needs(printers, M.reader), "\n", table.concat(parts, "\n"),
+    '\n__attribute__((visibility("default"))) void moth_kernel(MothSlot *a, long begin, long end) {\n',
+    "  switch (a[0].i) {\n", table.concat(cases, "\n"), "\n  }\n}\n" }
+end
+
+local function case(number)
+  return ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
+end
+
+--- The C text of programs, as of M.programs, each of which gets its `number` and `grain`, for a file of one's own.
+function M.text(list)
+  local printers, parts, cases, known = {}, {}, {}, {}
+  for _, k in ipairs(list) do
+    local p, code = printed(k)
+    local key = stripped(code)
+    if not known[key] then
+      local number = #parts + 1
+      known[key] = number
+      printers[number], parts[number], cases[number] = p, (code:gsub("@", tostring(number))), case(number)
+    end
+    k.number = known[key]
+    k.grain = math.max(1, math.floor(32768 / k.work))
+  end
+  return file_of(printers, parts, cases)
+end
+
+--- The compiler's flags: flags(toolchain.cc(), quick).
+M.flags = flags
+
 --- Compiles programs, { prog, text = a comment, work = elements of one, base = a program that several are equal to, or
 -- nil }, in one file, but those that there are already: each gets `call`, a function of a range of programs, whose
 -- arguments begin with `number`, and `grain`, how many programs are worth a thread. A base loses its `prog`. Returns
@@ -125,17 +158,13 @@ function M.programs(list, cc)
       k.kernel = { number = number }
       new[base.key] = k.kernel
       printers[number], parts[number] = base.printer, (base.code:gsub("@", tostring(number)))
-      cases[number] = ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
+      cases[number] = case(number)
     end
     k.number = k.kernel.number
     k.grain = math.max(1, math.floor(32768 / k.work))
   end
   if #parts > 0 then
-    local source = table.concat { dialect.head(texts),
-      "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
-      printer.needs(printers, M.reader), "\n", table.concat(parts, "\n"),
-      '\n__attribute__((visibility("default"))) void moth_kernel(MothSlot *a, long begin, long end) {\n',
-      "  switch (a[0].i) {\n", table.concat(cases, "\n"), "\n  }\n}\n" }
+    local source = file_of(printers, parts, cases)
     if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
     local lib, message = M.library(source, cc, true)
     if not lib then return nil, message end
