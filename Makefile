@@ -358,13 +358,17 @@ parity: all
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 FUZZ_LUA  = MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} $(LUAJIT) spec/fuzz/run.lua --build=$(B)/asan \
   --preload=$$(gcc -print-file-name=libasan.so) $(if $(FUZZ_RUNS),MOTH_CASES=$(FUZZ_RUNS),MOTH_SECONDS=$(FUZZ_SECONDS))
-fuzz: deps-dev
+fuzz: deps-dev edge-test
 	$(SUBMAKE) $(GEN)/sources.mk
 	$(SUBMAKE) CC=gcc B=$(B)/asan SAN=$(ASAN) libs emu-lib
 	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files && $(FUZZ_LUA) -- models
 	@$(FUZZ_LUA) MOTH_CUDA=emu MOTH_DEVICE=cuda -- calls surface hooks
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
 	@sh spec/fuzz/c_api.sh $(B)/asan $(B)/fuzz/c_api $(or $(FUZZ_RUNS),1000000) $$(date +%s)
+	$(SUBMAKE) B=$(B) SAN=address$(comma)undefined EDGE=$(B)/edge-asan OPS_OF="$(EDGE_MODELS)" edge-libs
+	@gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined $(WARN) -Isrc/edge -o $(B)/edge-asan/fuzz \
+	  spec/fuzz/edge_files.c $(B)/edge-asan/libmoth_edge.a -lm && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  $(B)/edge-asan/fuzz $(or $(FUZZ_RUNS),100000) $$(date +%s) $(EDGE_MODELS)
 	@MOTH_CASES=$$(($(or $(FUZZ_RUNS),1000000) / 1000)) MOTH_SEED=$$(date +%s) MOTH_TEST_TIMEOUT=7200 $(RUN) --build=$(B)/asan \
 	  --preload=$$(gcc -print-file-name=libasan.so) -- spec/lua/binding_spec.lua
 

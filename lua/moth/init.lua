@@ -116,10 +116,10 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
-  "export", "jit", "onnx", "edge", "inductor", "serve", "llm", "tokenizer" }) do
+  "export", "jit", "onnx", "edge", "serve", "llm", "tokenizer" }) do
   files[name] = name
 end
-files.gguf = "io.gguf"
+files.gguf, files.inductor = "io.gguf", "edge.inductor"
 files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"
 for file, fields in each({
   capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
@@ -128,7 +128,8 @@ for file, fields in each({
   dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
-  ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim", inductor = "aot_compile",
+  ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim",
+  ["edge.inductor"] = "aot_compile",
   ["export.control"] = "cond while_loop", ["llm.generate"] = "generate",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
