@@ -16,7 +16,7 @@ local function job(command, size, only, link)
   local commands = {}
   for rank = size - 1, 0, -1 do
     commands[#commands + 1] = ("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d OMP_NUM_THREADS=1 "
-      .. "ONLY=%s %s 2>/dev/null &"):format(rank, size, port, only or "", command)
+      .. "ONLY=%s timeout 200 %s 2>/dev/null &"):format(rank, size, port, only or "", command)
   end
   local script = table.concat(commands, "\n") .. "\nwait"
   if link then
