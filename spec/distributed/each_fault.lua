@@ -31,7 +31,7 @@ return function(rank, size, how)
   end
   if rank == victim then
     if large then for k in ipairs(calls) do works[k] = start(k) end end
-    if how == "exits" then os.exit(0) end
+    if how == "exits" then os.exit(0, os.getenv "LD_PRELOAD" ~= nil) end -- for a sanitizer the state is closed, too
     ffi.C.kill(ffi.C.getpid(), how == "stopped" and STOP or KILL)
     -- a rank that was stopped goes on: it is told, too
     for k, group in ipairs(groups) do

@@ -1,4 +1,5 @@
 -- Runs that go on when a rank is killed.
+require "distributed.without_preload"
 local moth = require "moth"
 local elastic = moth.distributed.elastic
 
