@@ -39,6 +39,8 @@ describe("profiles of devices", function()
     assert.is_true(matmul.cuda_time_total <= mm.cuda_time_total)
     assert.equal(0, matmul.self_cuda_time_total)
     assert.is_true(row(list, "moth::tanh").cuda_memory_usage >= 3 * 32 * 32 * 4)
+    assert.is_true(row(list, "moth::tanh").cpu_memory_usage < 3 * 32 * 32 * 4)
+    assert.is_true(node.cuda_memory_usage >= 3 * 32 * 32 * 4)
     local sum = 0
     for _, r in ipairs(list) do sum = sum + r.self_cuda_time_total end
     assert.is_close(list.cuda_time_total, prof.recording.by_events and sum or sum / 2)

@@ -87,6 +87,30 @@ describe("launcher #quick", function()
     assert.matches("^%[moth dispatch%] ones", (run([[$M -e 'moth.set_logs "dispatch" x = moth.ones(2)']])))
   end)
 
+  it("writes each line of a log at once, long ones, too #M470", function()
+    local lines = run([[printf '%s' '
+      local moth, ffi = require "moth", require "ffi"
+      ffi.cdef "int pipe2(int *fds, int flags); int dup2(int a, int b); long read(int fd, void *to, size_t n);"
+      local fds, packet = ffi.new "int[2]", ffi.new "char[65536]"
+      ffi.C.pipe2(fds, 0x4800) -- O_DIRECT, O_NONBLOCK: what one write gives is read by one read
+      ffi.C.dup2(fds[1], 2)
+      moth.set_logs "dispatch,kernel"
+      for _ = 1, 5 do moth.ones(2, 3) end
+      require("moth.utils.toolchain").log("kernel", true, ("x"):rep(3000))
+      while true do
+        local n = tonumber(ffi.C.read(fds[0], packet, 65536))
+        if n <= 0 then break end
+        print(n, (ffi.string(packet, n):gsub("\n", "|")))
+      end' > $F; RANK=2 $M $F]])
+    local count = 0
+    for n, text in lines:gmatch("(%d+)\t([^\n]*)\n") do
+      count = count + 1
+      assert.matches("^%[rank 2%] %[moth %l+%] [^|]*|$", text)
+      if text:find("[moth kernel]", 1, true) then assert.is_true(tonumber(n) > 3000) end
+    end
+    assert.equal(6, count)
+  end)
+
   it("runs LuaJIT's own commands: its profiler, on and off #M492", function()
     local text, status = run([[$M -joff -e 'print(jit.status())']])
     assert.matches("^false", text)

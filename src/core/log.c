@@ -71,13 +71,29 @@ bool moth_log_on(const char *topic) {
   return moth_log_level(topic) > 0;
 }
 
+/* A line is written by one call of the system's, so that those of other threads and ranks do not come between. */
 void moth_log_write(const char *topic, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  flockfile(stderr); /* other threads' lines stand apart */
-  fprintf(stderr, "%s[moth %s] ", rank, topic);
-  vfprintf(stderr, fmt, ap); /* of any length: generated code */
-  fputc('\n', stderr);
-  funlockfile(stderr);
-  va_end(ap);
+  char few[1024], *line = few;
+  size_t size = sizeof few;
+  for (int attempt = 0; attempt < 2; attempt++) {
+    va_list ap;
+    va_start(ap, fmt);
+    size_t head = (size_t)snprintf(line, size, "%s[moth %s] ", rank, topic);
+    size_t n = (size_t)vsnprintf(line + head, size - head, fmt, ap);
+    va_end(ap);
+    if (head + n + 1 < size || attempt) {
+      n = head + n + 1 < size ? head + n : size - 2;
+      line[n++] = '\n';
+      fwrite(line, 1, n, stderr);
+      break;
+    }
+    size = head + n + 2; /* of any length: generated code */
+    line = malloc(size);
+    if (!line) {
+      line = few;
+      size = sizeof few;
+    }
+  }
+  if (line != few)
+    free(line);
 }

@@ -33,7 +33,7 @@ typedef struct MothEvent { /* 64 bytes */
   uint8_t kind;         /* MothEventKind */
   uint8_t device;       /* MothDeviceType */
   uint8_t failed;
-  uint8_t traced; /* devices were asked what the call launched */
+  uint8_t traced; /* of record.c */
 } MothEvent;
 
 /* Work of a CUDA device. */

@@ -237,24 +237,31 @@ static uint64_t trace_id(const Track *t, int32_t at) {
   return ((uint64_t)t->number << 32 | (uint32_t)at) + 1;
 }
 
-/* Of ranges nothing: coroutines may end them in another order. */
+/* MothEvent.traced: bit 0, the device's work is asked for; above it the number of the device whose memory is counted + 1.
+ * Of ranges no work: coroutines may end them in another order. */
 static void trace(Track *t, MothEvent *e, const MothCall *c) {
   const MothCudaApi *api = tracer(t->profile);
-  if (!api ||
-      (e->kind != MOTH_EVENT_OP && e->kind != MOTH_EVENT_NODE && e->kind != MOTH_EVENT_COMPILED))
+  if (!api)
     return;
+  bool asks =
+      e->kind == MOTH_EVENT_OP || e->kind == MOTH_EVENT_NODE || e->kind == MOTH_EVENT_COMPILED;
   int device = c ? device_of(c) : e->kind == MOTH_EVENT_COMPILED ? api->current() : -1;
-  e->traced = (uint8_t)(device < 0 ? 1 : device + 2);
-  if (device >= 0 && t->profile->o.memory)
-    e->device_bytes = -device_live(api, device);
-  api->trace_begin(trace_id(t, t->open), device);
+  e->traced = asks;
+  if (t->profile->o.memory) {
+    int counted = device >= 0 ? device : api->current();
+    e->traced |= (uint8_t)((counted + 1) << 1);
+    e->device_bytes = -device_live(api, counted);
+  }
+  if (asks)
+    api->trace_begin(trace_id(t, t->open), device);
 }
 
 static void untrace(Track *t, MothEvent *e, int32_t at) {
   const MothCudaApi *api = t->profile->cuda;
-  api->trace_end(trace_id(t, at), t->t.n == at + 1 && e->kind != MOTH_EVENT_NODE);
-  if (e->traced > 1 && t->profile->o.memory)
-    e->device_bytes += device_live(api, e->traced - 2);
+  if (e->traced & 1)
+    api->trace_end(trace_id(t, at), t->t.n == at + 1 && e->kind != MOTH_EVENT_NODE);
+  if (e->traced >> 1)
+    e->device_bytes += device_live(api, (e->traced >> 1) - 1);
 }
 
 static int by_time(const void *a, const void *b) {
@@ -500,8 +507,8 @@ static void convert(MothProfile *p) {
       bool open = e->end < 0;
       e->begin = (int64_t)((double)(e->begin - p->ticks0) * rate);
       e->end = open ? -1 : (int64_t)((double)(e->end - p->ticks0) * rate);
-      if (open)
-        e->bytes = 0;
+      e->bytes = open ? 0 : e->bytes - e->device_bytes; /* of the host */
+      e->device_bytes = open ? 0 : e->device_bytes;
     }
   }
   if (p->lost)
