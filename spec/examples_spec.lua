@@ -309,6 +309,17 @@ describe("example", function()
     assert.is_true(number(example("graph_conv", "--steps 25 --people 200"), "told right: ") > 70)
   end)
 
+  it("finetune_gpt, chat: a MiniGPT learns to answer, and does #M505", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function() os.remove(path) end)
+    has(example("finetune_gpt", "--before 2 --steps 3 --batch 2 --save " .. path), "after reading: loss",
+      "saved " .. path)
+    has(example("chat", "--tokens 5 --model " .. path, "</dev/null"), "> ")
+    local text = example("chat", "<<'END'\nhello\nEND")
+    has(text, "no --model", "> ")
+    assert.is_true(#text:match "> ([^\n]*)\n" > 0)
+  end)
+
   it("finetune: a folder of images, the last layer first, then all", function()
     local text = example("finetune", "--before 20 --steps 12 --few 2")
     has(text, "ImageFolder: 20 images", "10 classes", "step 12 of 12: loss")

@@ -223,9 +223,9 @@ local function tokenizer_metadata(out, tokenizer)
 end
 
 --- Writes a models.GPT or models.Llama as a GGUF file. type: F32, F16, BF16, Q8_0 or Q4_0 (of the weights of products;
--- left out: their dtype); tokenizer: a byte-level one, which is written, too.
-M.save = signature("models.save_gguf(Module model, path path, *, string type?, any tokenizer?)",
-function(model, path, kind, tokenizer)
+-- left out: their dtype); tokenizer: a byte-level one, which is written, too; chat_template: its text.
+M.save = signature("models.save_gguf(Module model, path path, *, string type?, any tokenizer?, string chat_template?)",
+function(model, path, kind, tokenizer, chat_template)
   if not (model:is_a(moth.models.GPT) or model:is_a(moth.models.Llama)) then
     check.fail("[models.save_gguf] expected a models.GPT or models.Llama, got %s", model.__name)
   end
@@ -243,6 +243,7 @@ function(model, path, kind, tokenizer)
     tensors[out] = t
   end
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end
+  metadata["tokenizer.chat_template"] = chat_template
   if c.eos then metadata["tokenizer.ggml.eos_token_id"] = c.eos[1] - 1 end
   moth.gguf.save(path, metadata, tensors, kind and function(name, t)
     return t:dim() == 1 and "F32" or (name:find "norm" or name:find "position") and "F32" or kind
