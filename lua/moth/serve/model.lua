@@ -57,10 +57,14 @@ function Model:guilt(entry)
   return note.count
 end
 
-function Model:accuse(entry)
-  local note = self.suspects[digest(entry)] or { count = 0 }
-  note.count, note.ends = note.count + 1, front.now() + REMEMBER
-  self.suspects[entry.digest] = note
+-- Notes the requests that a worker was computing when it ended; equal ones once.
+function Model:accuse(worker, batch)
+  for _, entry in ipairs(batch) do
+    local note = self.suspects[digest(entry)] or { count = 0 }
+    if note.worker ~= worker then note.count = note.count + 1 end
+    note.worker, note.ends = worker, front.now() + REMEMBER
+    self.suspects[entry.digest] = note
+  end
 end
 
 -- Whether a request may be queued; else a status, why, and Retry-After.
@@ -217,6 +221,7 @@ function Model:distribute(worker, at, size)
         end
         outputs[k] = { dtype = output.dtype, shape = shape, bytes = bytes:sub(first + 1, first + n) }
       end
+      if entry.alone then self.suspects[digest(entry)] = nil end -- it was computed by itself, and nothing ended
       entry:finish(200, { outputs = outputs, wait = entry.sent - entry.arrived, seconds = header.seconds,
         size = total })
     end
@@ -362,8 +367,8 @@ function Model:lost(worker, why, before)
   local batch = worker.batch or {}
   for _, entry in each(worker.requests) do batch[#batch + 1] = entry end
   local counts = not worker.leaving or #batch > 0
+  self:accuse(worker, batch)
   for _, entry in ipairs(batch) do
-    self:accuse(entry)
     entry.retry = 1
     if entry.pieces then
       entry.pieces[#entry.pieces + 1] = { error = "the model's engine has ended", status = 503, done = true }
