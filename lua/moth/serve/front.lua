@@ -48,6 +48,9 @@ end
 function M.now() return cqueues.monotime() end
 function M.sleep(seconds) cqueues.sleep(seconds) end
 
+--- Lets other coroutines run.
+function M.pause() cqueues.sleep(0) end
+
 --- Waits for a descriptor: frames.lua's `wait`.
 function M.wait(fd, what, seconds)
   local waited = { pollfd = fd, events = what }

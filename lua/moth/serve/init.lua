@@ -138,6 +138,7 @@ function Server:__init(o)
   local Model = require "moth.serve.model"
   for key, value in each(config) do self[key] = value end
   self.started = os.time()
+  require("moth.serve.values").pause = front.pause
   self.metrics = require "moth.serve.metrics"()
   self.models = {}
   for _, name in ipairs(config.names) do

@@ -2,7 +2,9 @@
 local ffi = require "ffi"
 local bit = require "bit"
 
-local M = {}
+-- pause(): called after each OFTEN elements, so that a large tensor does not stop other requests.
+local M = { pause = function() end }
+local OFTEN = 8192
 
 local types = { -- moth's dtype: name on the wire, bytes, C type, least and greatest whole number
   bool = { "BOOL", 1, "uint8_t" },
@@ -111,6 +113,7 @@ function M.from_json(data, dtype, count)
       v = bfloat_of(v)
     end
     array[i - 1] = v
+    if i % OFTEN == 0 then M.pause() end
   end
   return ffi.string(array, n * t[2])
 end
@@ -131,6 +134,7 @@ function M.to_json(bytes, dtype)
       if v - v ~= 0 then return nil end
       out[i + 1] = format:format(v)
     end
+    if i % OFTEN == OFTEN - 1 then M.pause() end
   end
   return "[" .. table.concat(out, ",") .. "]"
 end

@@ -1,0 +1,72 @@
+-- `moth serve`, as a user meets it.
+local moth = require "moth"
+local command = require "moth.serve.command"
+
+local has_http = require("moth.serve.front").available()
+local program = (os.getenv "MOTH_BUILD" or "build") .. "/moth"
+
+local function run(words)
+  local pipe = io.popen(("env -u LUA_PATH -u LUA_CPATH %s %s 2>&1; echo status=$?"):format(program, words))
+  local text, status = pipe:read("*a"):match "^(.-)status=(%d+)%s*$"
+  pipe:close()
+  return text, tonumber(status)
+end
+
+describe("moth serve #M428", function()
+  local path = os.tmpname()
+  setup(function() moth.export.save(moth.export(function(x) return x * 2 end, { moth.ones(3) }), path) end)
+  teardown(function() os.remove(path) end)
+
+  it("reads its words", function()
+    local config = os.tmpname() .. ".lua"
+    finally(function() os.remove(config) end)
+    local file = io.open(config, "w")
+    file:write "return { models = { c = 'c.mth2' }, port = 7, drain = 3 }"
+    file:close()
+    local o, mode = command.parse { "a=x.mth2", "--port", "9", "--max-size", "4", "--queue", "8", "--check", config,
+      "--host-name", "h", "--insecure-open" }
+    assert.same({ port = 9, drain = 3, models = { c = "c.mth2" }, batching = { max_size = 4 }, limits = { queue = 8 },
+      hosts = { "h" }, insecure_open = true }, o)
+    assert.same({ check = true }, mode)
+    for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
+      ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },
+      ["expected NAME=FILE or a file"] = { "model.mth2" } } do
+      local ok, why = pcall(command.parse, words)
+      assert.is_false(ok)
+      assert.matches(pattern, why.usage, 1, true)
+    end
+  end)
+
+  it("says what is wrong, with an exit code", function()
+    local text, status = run "serve --help"
+    assert.equal(0, status)
+    assert.matches("^usage: moth serve", text)
+    text, status = run "serve --prot 1"
+    assert.equal(2, status)
+    assert.matches("^moth serve: there is no option %-%-prot\nusage", text)
+    text, status = run "serve a=/no/such"
+    assert.equal(1, status)
+    assert.equal("moth serve: [serve] model a: there is no file /no/such\n", text)
+    text, status = run([[-e 'package.preload["http.server"] = function() error("gone", 0) end
+      os.exit(require("moth.serve.command").command { "a=x" })']])
+    assert.equal(2, status)
+    assert.matches("^moth serve needs lua%-http, for Lua 5.1 %(Debian: apt%-get install lua%-http%)", text)
+  end)
+
+  it("checks models, and writes a configuration for nginx", function()
+    if has_http then
+      local text, status = run("serve --check m=" .. path)
+      assert.equal(0, status, text)
+      assert.matches('m: {"name":"m","versions":["1"]', text, 1, true)
+    end
+    local text, status = run("serve --print-nginx --port 8123 --host-name models.example m=" .. path)
+    assert.equal(0, status)
+    for _, part in ipairs { 'load({ ["m"] = "' .. path .. '" }, 1)', "listen 127.0.0.1:8123;", "[::1] models.example;",
+      "return 421", 'require("moth.serve.nginx").infer(ngx.var[1])', "/lua/?.lua" } do
+      assert.matches(part, text, 1, true)
+    end
+    local depth = 0 -- brackets outside of patterns
+    for bracket in text:gsub('"[^"\n]*"', ""):gmatch "[{}]" do depth = depth + (bracket == "{" and 1 or -1) end
+    assert.equal(0, depth)
+  end)
+end)
