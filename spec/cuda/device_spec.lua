@@ -33,7 +33,43 @@ describe("CUDA devices", function()
     fails("argument 'device': expected an integer", cuda.get_device_name, 0.5)
   end)
 
-  it("'cuda' is the current one", function()
+  it("have a topology, as nvidia-smi prints it #M407", function()
+    if not two() then return end
+    local ffi = require "ffi"
+    pcall(ffi.cdef, "int setenv(const char *, const char *, int);")
+    local dir, path, visible = os.tmpname(), os.getenv "PATH", os.getenv "CUDA_VISIBLE_DEVICES"
+    os.remove(dir)
+    os.execute("mkdir " .. dir)
+    local f = assert(io.open(dir .. "/nvidia-smi", "w"))
+    f:write([[#!/bin/sh
+      if [ "$2" = -m ]; then
+        printf '\t\033[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\033[0m\nGPU0\t X \tNV18\tSYS\tPIX\t0-47\n'
+        printf 'GPU1\tNV18\t X \tPHB\tSYS\t0-47\nGPU2\tSYS\tPHB\t X \tSYS\t48-95\nNIC0\tPIX\tSYS\tSYS\t X \n\nLegend:\n'
+      else
+        printf ' \tGPU0\tGPU1\tGPU2\n GPU0\tX\tOK\tNS\n GPU1\tOK\tX\tOK\n GPU2\tNS\tOK\tX\n\nLegend:\n'
+      fi
+    ]])
+    f:close()
+    os.execute("chmod +x " .. dir .. "/nvidia-smi")
+    finally(function()
+      ffi.C.setenv("PATH", path, 1)
+      ffi.C.setenv("CUDA_VISIBLE_DEVICES", visible or "", 1)
+      os.execute("rm -r " .. dir)
+    end)
+    ffi.C.setenv("PATH", dir .. ":" .. path, 1)
+    local t = cuda.topology()
+    assert.equal("NV18", t.links[0][1])
+    assert.is_true(t.peers[1][0])
+    assert.matches("cuda:0  .-\n  cuda:1  link NV18, reads its memory\n.*NV18: NVLink", tostring(t))
+    ffi.C.setenv("CUDA_VISIBLE_DEVICES", "2,0", 1)
+    t = cuda.topology()
+    assert.equal("SYS", t.links[0][1])
+    assert.is_false(t.peers[0][1])
+    ffi.C.setenv("PATH", "/nowhere", 1)
+    assert.is_nil(cuda.topology().links[0][1])
+  end)
+
+  it("'cuda' is the current one #M352", function()
     if not two() then return end
     assert.equal(0, cuda.current_device())
     local x, y = cuda.device(1, function()

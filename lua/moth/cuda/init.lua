@@ -43,6 +43,9 @@ function M.device(device, fn, ...)
   end, C.set_device, device_of(device), fn, ...)
 end
 
+--- How the devices are linked, by nvidia-smi: links[i][j], a word as NV18 (NVLink), PIX or SYS; peers[i][j], whether i
+-- reads j's memory directly; names[i]. Ordinals; nil: not known. As a string, a list to print.
+function M.topology(...) return require("moth.cuda.topology")(...) end
 --- A table: name, major, minor, total_memory, multi_processor_count, …
 M.get_device_properties = C.properties
 function M.get_device_name(device) return C.properties(device).name end
