@@ -146,7 +146,10 @@ return function(rank, size)
   do
     local one, m = net:clone(), shard(net:clone())
     m.recompute = true
-    lossf(m(mine), target):backward()
+    local loss, before = lossf(m(mine), target), dist.flight_record()
+    loss:backward()
+    local record = dist.flight_record()
+    for i = #before + 1, #record do assert(not record[i].call:find "all_gather of float", record[i].call) end
     lossf(one(x), y):backward()
     compare.modules("checkpoint", m, one)
   end

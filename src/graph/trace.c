@@ -32,6 +32,8 @@ MothSegment *moth_segment_here(void) {
 }
 
 static MothSegment *segment(void);
+/* Calls run as they come though none are noted: hooks of a backward that is not compiled. */
+static _Thread_local bool passes __attribute__((tls_model("initial-exec")));
 
 bool moth_segment_pass(bool on) {
   if (on && !mine)
@@ -39,6 +41,7 @@ bool moth_segment_pass(bool on) {
   bool was = mine && mine->running;
   if (mine)
     mine->running = on;
+  passes = on && (passes || !was);
   return was;
 }
 
@@ -897,5 +900,5 @@ void moth_segment_late(MothStatus s) {
 
 bool moth_recording(void) {
   const MothRecorder *r = moth_intercept_find(true, recorder_run);
-  return (mine && mine->running) || (r && !r->closed);
+  return (mine && mine->running && !passes) || (r && !r->closed);
 }
