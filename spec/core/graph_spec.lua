@@ -504,6 +504,15 @@ describe("anomaly detection #quick", function()
       local y = g:pow(0.5) * 0
       y:sum():backward()
     end)
+    local line, text = planted(function()
+      local x = moth.tensor({ 0 }, { requires_grad = true })
+      local y = x:pow(1.5)
+      local g = moth.autograd.grad(y:sum(), x, nil, nil, true)[1] -- 1.5 x^0.5, whose derivative is infinite at 0
+      moth.autograd.grad((g * 0):sum(), x)
+    end)
+    assert.equal(here + 24, line)
+    assert.matches("in the backward of 'PowBackward0', whose forward call was made here:\n[^\n]*graph_spec.lua:"
+      .. here + 23 .. "\n", text)
     local F = moth.autograd.Function { name = "Mine", forward = function(_, x) return x * 1 end,
       backward = function(_, g) return g * (0 / 0) end }
     local _, err = planted(function() F(zero):sum():backward() end)

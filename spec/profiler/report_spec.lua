@@ -70,6 +70,18 @@ describe("the report of a profile", function()
     assert.error_matches(function() some_profile():report("/no/such/folder/x.html") end, "no/such/folder")
   end)
 
+  it("of 100,000 events is 3 MB at most; of more it says that it shows those", function()
+    local x, path = moth.ones(4), os.tmpname()
+    local prof = profiler.profile({ max_events = 100010 }, function()
+      for _ = 1, 100020 do x:add(1):free() end
+    end)
+    prof:report(path)
+    local page = read(path)
+    os.remove(path)
+    assert.is_true(#page < 3e6, #page)
+    assert.matches("100010 events, of which the first 100000 are shown, 10 lost behind the limit of max_events", page)
+  end)
+
   it("sorts, zooms, opens and filters in a browser", function()
     local browser = output("command -v chromium || command -v chromium-browser || command -v google-chrome")
       :match("^[^\n]+")

@@ -7,11 +7,12 @@
 #include "lua/moth_lua.h"
 #include "profile/table.h"
 
-enum { FRAMES = 12, KNOWN = 64 };
+enum { FRAMES = 12, MAKERS = 4, KNOWN = 64 };
 
-/* The frames that a node keeps, the innermost first: numbers of names in `sources`, and lines. */
+/* The frames that a node keeps, the innermost first: numbers of names in `sources`, and lines. Of a node that was made by
+ * the backward of another one: the name of that, and of its frames MAKERS at least, behind those of its own. */
 typedef struct Kept {
-  int32_t n;
+  int32_t n, own, maker; /* frames, the node's own ones of these; a number in `sources`, or -1 */
   struct {
     int32_t source, line;
   } frames[FRAMES];
@@ -21,6 +22,7 @@ typedef struct Watcher {
   MothWatcher w;
   MothLuaRef *found; /* found(node, frames[, output, gradient]) */
   bool checks, inf;
+  const MothNode *running; /* in backward */
   struct {
     const char *from, *own;
     int32_t number;
@@ -59,11 +61,19 @@ static MothStatus keep(Watcher *w, MothNode *n) {
   MothLuaFrame found[FRAMES];
   if (!L || !lua_checkstack(L, 8))
     return MOTH_OK;
-  int32_t count = moth_lua_frames(L, FRAMES, found);
-  Kept *k = moth_alloc(size_of(count));
+  const Kept *of = w->running ? moth_node_note(w->running, release_kept) : NULL;
+  int32_t count = moth_lua_frames(L, FRAMES, found), more = of ? of->own : 0;
+  if (more > 0 && count > FRAMES - MAKERS)
+    count = FRAMES - MAKERS;
+  more = more < FRAMES - count ? more : FRAMES - count;
+  Kept *k = moth_alloc(size_of(count + more));
   if (!k)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  k->n = count;
+  k->n = count + more;
+  k->own = count;
+  k->maker = more > 0 ? source_of(w, w->running->name) : -1;
+  if (more > 0)
+    memcpy(k->frames + count, of->frames, sizeof k->frames[0] * (size_t)more);
   for (int32_t i = 0; i < count; i++) {
     k->frames[i].source = source_of(w, found[i].source);
     k->frames[i].line = found[i].line;
@@ -86,6 +96,11 @@ static void push_frames(lua_State *L, const MothNode *n) {
   }
   luaL_buffinit(L, &b);
   for (int32_t i = 0; i < k->n; i++) {
+    if (i == k->own && k->maker >= 0) {
+      lua_pushfstring(L, "in the backward of '%s', whose forward call was made here:\n",
+                      sources.list[k->maker].text);
+      luaL_addvalue(&b);
+    }
     const char *source = k->frames[i].source < 0 ? "?" : sources.list[k->frames[i].source].text;
     luaL_addstring(&b, moth_lua_source_name(source, name, sizeof name));
     lua_pushfstring(L, ":%d\n", k->frames[i].line);
@@ -173,9 +188,16 @@ static MothStatus push_found(lua_State *L, const Watcher *w, MothNode *n) {
   return MOTH_OK;
 }
 
+static MothStatus begins(void *ctx, MothNode *n, MothTensor *const *grads, int ngrads) {
+  (void)grads, (void)ngrads;
+  ((Watcher *)ctx)->running = n;
+  return MOTH_OK;
+}
+
 static MothStatus ended(void *ctx, MothNode *n, MothTensor *const *grads, int ngrads,
                         MothStatus status) {
-  const Watcher *w = ctx;
+  Watcher *w = ctx;
+  w->running = NULL;
   lua_State *L = moth_lua_current;
   if (!is_seen(w))
     return status;
@@ -210,7 +232,11 @@ int moth_lua_watch_anomalies(lua_State *L) {
   Watcher *w = moth_alloc(sizeof *w);
   if (!w)
     return moth_lua_error(L, "out of memory");
-  *w = (Watcher){.w = {.frame = {.refs = 2, .drop = drop}, .made = made, .end = ended, .ctx = w},
+  *w = (Watcher){.w = {.frame = {.refs = 2, .drop = drop},
+                       .made = made,
+                       .begin = begins,
+                       .end = ended,
+                       .ctx = w},
                  .checks = lua_toboolean(L, 2),
                  .inf = lua_toboolean(L, 3)};
   lua_pushvalue(L, 1);
