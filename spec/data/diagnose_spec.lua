@@ -25,6 +25,7 @@ describe("moth.diagnose #quick #M240", function()
     assert.equal("loader bound", r.verdict)
     assert.is_true(r.wait > 0.9 and r.busy > 0.5)
     assert.matches("num_workers = 2 or more", r.advice)
+    assert.matches("; samples come from get at spec/data/diagnose_spec.lua:23$", r.advice)
     assert.equal(8, r.steps)
   end)
 

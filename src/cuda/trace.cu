@@ -252,7 +252,7 @@ struct Base { /* an event whose time on our clock is known */
 std::vector<Pair> *pairs; /* guarded by lock, as the two below */
 std::vector<cudaEvent_t> *spare[MOTH_CUDA_MAX_DEVICES];
 Base bases[MOTH_CUDA_MAX_DEVICES];
-thread_local std::vector<Pair> *open_pairs;
+thread_local std::vector<Pair> open_pairs;
 
 bool take(int device, cudaEvent_t *e) {
   MothLock l(&lock);
@@ -294,22 +294,18 @@ void begin_pair(uint64_t id, int device) {
   if (moth_cuda_is_capturing(p.stream) || !has_base(device) || !take(device, &p.from) ||
       !take(device, &p.to) || cudaEventRecord(p.from, p.stream) != cudaSuccess)
     return;
-  if (!open_pairs)
-    open_pairs = new std::vector<Pair>;
-  open_pairs->push_back(p);
+  open_pairs.push_back(p);
 }
 
 void end_pair(uint64_t id, bool leaf) {
-  if (!open_pairs || open_pairs->empty())
-    return;
-  while (!open_pairs->empty() && open_pairs->back().id > id) { /* of calls that did not end */
-    give(open_pairs->back());
-    open_pairs->pop_back();
+  while (!open_pairs.empty() && open_pairs.back().id > id) { /* of calls that did not end */
+    give(open_pairs.back());
+    open_pairs.pop_back();
   }
-  if (open_pairs->empty() || open_pairs->back().id != id)
+  if (open_pairs.empty() || open_pairs.back().id != id)
     return;
-  Pair p = open_pairs->back();
-  open_pairs->pop_back();
+  Pair p = open_pairs.back();
+  open_pairs.pop_back();
   if (leaf && !moth_cuda_is_capturing(p.stream) && cudaEventRecord(p.to, p.stream) == cudaSuccess) {
     MothLock l(&lock);
     if (!pairs)

@@ -80,6 +80,26 @@ local function workers_hint(loader)
   return ("more than num_workers = %d"):format(n)
 end
 
+-- "get at train.lua:5, transform at train.lua:9": the program's own functions that make a sample.
+local function makers(loader)
+  local list, ds = {}, loader.dataset
+  local function field(name)
+    local ok, value = pcall(function() return ds[name] end)
+    return ok and value or nil
+  end
+  while ds and #list < 8 do
+    for _, name in ipairs { "get", "get_batch", "iter", "transform" } do
+      local f = field(name)
+      local info = type(f) == "function" and debug.getinfo(f, "S")
+      if info and info.what ~= "C" and not info.source:find("lua/moth/", 1, true) then
+        list[#list + 1] = ("%s at %s:%d"):format(name, info.short_src, info.linedefined)
+      end
+    end
+    ds = field "dataset"
+  end
+  return table.concat(list, ", ")
+end
+
 -- The processor time of this process's threads, and the time that they waited for a processor, in nanoseconds:
 -- { thread = { run, waited } }. On a busy machine a thread may wait as long as it runs.
 local function schedule()
@@ -108,9 +128,9 @@ end
 --     moth.diagnose(loader, function(x, y) … end, { steps = 50, device = "cuda" })
 --
 -- step(…) gets the batch, on the device if one is given. Prints the shares and one of four verdicts: "loader bound",
--- "disk bound", "transfer bound", "compute bound", with advice. Returns { verdict, advice, wait, copy, compute (shares
--- of the time), busy (processors in use while it waited), steps, steps_per_second, samples_per_second }. The first
--- batch is not counted: workers start then.
+-- "disk bound", "transfer bound", "compute bound", with advice, and the lines that make samples. Returns { verdict,
+-- advice, wait, copy, compute (shares of the time), busy (processors in use while it waited), steps, steps_per_second,
+-- samples_per_second }. The first batch is not counted: workers start then.
 M.diagnose = signature("diagnose(Loader loader, callable step, *, count steps=50, device device?, \z
   bool quiet=false)", function(loader, step, o)
   local device = o.device and moth.device(o.device)
@@ -155,6 +175,8 @@ M.diagnose = signature("diagnose(Loader loader, callable step, *, count steps=50
     out.verdict = "compute bound"
   end
   out.advice = advice[out.verdict]:format(workers_hint(loader))
+  local made_by = out.wait >= 0.3 and makers(loader) or ""
+  if made_by ~= "" then out.advice = out.advice .. "; samples come from " .. made_by end
   if not o.quiet then
     print(("%d steps: waiting for the loader %.0f %%, copying %.0f %%, computing %.0f %%; %.1f steps/s, %.0f samples/s")
       :format(steps, 100 * out.wait, 100 * out.copy, 100 * out.compute, out.steps_per_second, out.samples_per_second))

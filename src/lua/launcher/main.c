@@ -36,8 +36,8 @@ static const char usage[] =
     "  -i         be interactive after the script or -e\n"
     "  -          run standard input as a script\n"
     "  --profile[=file]  profile the script: a table on standard error, a page in file "
-    "(moth-profile.html; or .json\n"
-    "             for Perfetto, .svg for a flame graph)\n"
+    "(moth-profile.html; or .json,\n"
+    "             .pftrace for Perfetto, .svg for a flame graph)\n"
     "  --version  print the versions of moth and LuaJIT\n"
     "  --help     print this\n"
     "Without a script moth is interactive; if standard input is no terminal, that is the script.\n";
