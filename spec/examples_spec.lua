@@ -64,6 +64,13 @@ describe("example", function()
       'moth_requests_total{model="digits",code="200"} 2')
   end)
 
+  it("ship: trained, quantized, exported, served and asked #M438", function()
+    if not require("moth.serve.front").available() then return pending "needs lua-http" end
+    local text = example("ship")
+    has(text, "float: status 200", "int8: status 200")
+    assert.is_true(number(text, "int8: status 200,") >= 28, text)
+  end)
+
   it("checklist: what the course teaches, demonstrated #M501", function()
     local text = example("checklist")
     local passed = select(2, text:gsub("md  pass\n", ""))

@@ -53,6 +53,19 @@ describe("moth serve #M428", function()
     assert.matches("^moth serve needs lua%-http, for Lua 5.1 %(Debian: apt%-get install lua%-http%)", text)
   end)
 
+  it("has a guide, which says when another server is better #M436", function()
+    local file = io.open "docs/serve.md"
+    local text = file:read "*a"
+    file:close()
+    local part = text:match "\n## When not to serve with moth\n(.*)"
+    for _, name in ipairs { "vLLM", "TensorRT%-LLM", "llama%.cpp", "Triton" } do assert.matches(name, part) end
+    for option in command.usage:gmatch "\n  %-%-([%w-]+)" do -- each option is one of Lua's or told of
+      local known = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms", ["max-body"] = "body",
+        ["host-name"] = "hosts" }
+      assert.matches("[`-]" .. (known[option] or option:gsub("-", "_")), text:gsub("print%-nginx", "print_nginx"))
+    end
+  end)
+
   it("checks models, and writes a configuration for nginx", function()
     if has_http then
       local text, status = run("serve --check m=" .. path)
