@@ -1,5 +1,5 @@
 --- Language models: tokens a second of a GPT-2 (124 M parameters, random) beside PyTorch's, eager, in turn; paged
--- attention beside contiguous; tokenizers beside the tokenizers package.
+-- attention beside contiguous; tokenizers beside the tokenizers package. The best of the rounds counts.
 --   luajit bench/llm.lua [--threads=1,2] [--tokens=24] [--rounds=5] [--no-torch] [--tokenizer=FILE] [--text=FILE]
 local moth = require "moth"
 local now = moth.utils.system.now
@@ -15,11 +15,6 @@ for _, a in ipairs(arg) do
     io.stderr:write("bench: unknown option " .. a .. "\n")
     os.exit(2, true)
   end
-end
-
-local function median(list)
-  table.sort(list)
-  return list[math.ceil(#list / 2)]
 end
 
 local function best(list) return math.min(unpack(list)) end
@@ -79,9 +74,9 @@ for threads in o.threads:gmatch "%d+" do
       own[r] = decode(batch, o.tokens)
       others[r] = ask("decode", threads, batch, PROMPT, o.tokens)
     end
-    local speed = batch * o.tokens / median(own)
+    local speed = batch * o.tokens / best(own)
     row(("decode, %s thread%s, %d sequence%s"):format(threads, threads == "1" and "" or "s", batch,
-      batch == 1 and "" or "s"), speed, #others > 0 and batch * o.tokens / median(others) or nil, "tokens/s")
+      batch == 1 and "" or "s"), speed, #others > 0 and batch * o.tokens / best(others) or nil, "tokens/s")
     if batch == 1 then one = speed else row("  8 sequences, times one's", speed / one, nil, "x") end
   end
 end
@@ -116,7 +111,7 @@ end
 local path = o.text
 if path == "" then
   path = os.tmpname()
-  os.execute(("cat docs/*.md lua/moth/*/*.lua src/*/*.c | iconv -c -t utf-8 | head -c 2000000 > %s"):format(path))
+  os.execute(("cat docs/*.md lua/moth/*/*.lua src/*/*.c | head -c 2000000 | iconv -c -t utf-8 > %s"):format(path))
 end
 local f = assert(io.open(path, "rb"))
 local text = f:read "*a"
@@ -129,6 +124,6 @@ for r = 1, 3 do
   own[r] = now() - begun
   others[r] = ask("encode", o.tokenizer, path)
 end
-row(("tokenizer, %.1f MB, cold"):format(#text / 1e6), #text / median(own) / 1e6,
-  #others > 0 and #text / median(others) / 1e6 or nil, "MB/s")
+row(("tokenizer, %.1f MB, cold"):format(#text / 1e6), #text / best(own) / 1e6,
+  #others > 0 and #text / best(others) / 1e6 or nil, "MB/s")
 if o.text == "" then os.remove(path) end

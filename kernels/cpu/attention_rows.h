@@ -285,6 +285,17 @@ static void add(void *to, const void *from, int64_t n) {
   MOTH_VECTOR for (int64_t j = 0; j < n; j++) o[j] += a[j];
 }
 
+/* The row at the same place of the next piece: pieces lie anywhere, so that the processor does not see it coming. */
+static inline void few_ahead(const MothAttentionChunk *c, const void *const *pieces, int64_t j,
+                             int64_t width) {
+  int64_t next = j / c->piece + 1;
+  if (next * c->piece >= c->cols)
+    return;
+  const real *row = (const real *)pieces[next] + j % c->piece * width;
+  for (int64_t d = 0; d < width; d += (int64_t)(64 / sizeof(real)))
+    __builtin_prefetch(row + d);
+}
+
 /* The scores of key `at` of a piece for all rows. */
 static inline void few_scores(const MothAttentionChunk *c, const real *key, int64_t at,
                               int64_t stride) {
@@ -305,8 +316,10 @@ static void few(const MothAttentionChunk *c) {
   const int64_t stride =
       (c->cols + MOTH_ATTENTION_ROUND - 1) / MOTH_ATTENTION_ROUND * MOTH_ATTENTION_ROUND;
   const int64_t width = c->width;
-  for (int64_t j = 0; j < c->cols; j++)
+  for (int64_t j = 0; j < c->cols; j++) {
+    few_ahead(c, c->k, j, c->depth);
     few_scores(c, (const real *)c->k[j / c->piece] + j % c->piece * c->depth, j, stride);
+  }
   for (int64_t r = 0; r < c->rows; r++) {
     real *s = (real *)c->score + r * stride, *max = (real *)c->max + r, *out = c->out[r];
     int64_t n = c->visible[r] < 0 ? 0 : c->visible[r] < c->cols ? c->visible[r] : c->cols;
@@ -325,6 +338,8 @@ static void few(const MothAttentionChunk *c) {
   }
   for (int64_t p = 0; p * c->piece < c->cols; p++) {
     int64_t from = p * c->piece, n = c->cols - from < c->piece ? c->cols - from : c->piece;
+    for (int64_t j = from; j < from + n; j++)
+      few_ahead(c, c->v, j, width);
     for (int64_t r = 0; r < c->rows; r++) {
       const real *s = (const real *)c->score + r * stride + from, *v = c->v[p];
       real *out = c->out[r];
