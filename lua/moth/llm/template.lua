@@ -4,6 +4,7 @@
 --
 -- A message is { role = "system" | "user" | "assistant", content = text }.
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local M = {}
 
@@ -39,7 +40,7 @@ local marks = { { "<|im_start|>", "chatml" }, { "<|start_header_id|>", "llama-3"
 
 --- The template's function: of a name, a function (itself), or the text of tokenizer_config.json's chat_template (nil:
 -- there is none, which is what GPT-2 has).
-function M.of(what, where)
+M.of = signature("llm.template.of(any template?, string where='llm.template.of')", function(what, where)
   if check.is_callable(what) then return what end
   if what == nil then return M.known["gpt-2"] end
   if type(what) ~= "string" then
@@ -51,6 +52,6 @@ function M.of(what, where)
   end
   check.fail("[%s] the chat template is not known (%s …); there are chatml, llama-3 and gpt-2\nHINT: give "
     .. "template = function(messages) return text, stop_strings end", where, what:sub(1, 40):gsub("%s+", " "))
-end
+end)
 
 return M

@@ -6,14 +6,20 @@
 --     if text.stopped then … end                 -- a stop string was there: it and what follows are left out
 --     io.write(text:finish())                    -- what was held back
 local class = require "moth.class"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local Text = class "llm.Text"
 
 local REPLACEMENT = "\239\191\189" -- U+FFFD
 
-function Text:__init(tokenizer, stop)
-  self.tokenizer, self.stop, self.held, self.bytes = tokenizer, stop or {}, "", ""
-end
+--- stop: texts at which it ends.
+Text.__init = signature.init("llm.Text(any tokenizer, string[] stop?)", function(self, o)
+  if type(o.tokenizer) ~= "table" or type(o.tokenizer.bytes) ~= "function" then
+    check.fail("[llm.Text] expected a tokenizer as moth.tokenizer.load gives it, got %s", type(o.tokenizer))
+  end
+  self.tokenizer, self.stop, self.held, self.bytes = o.tokenizer, o.stop or {}, "", ""
+end)
 
 -- Bytes of the character at i, whether they are all there, and whether they are none: then what could have been its
 -- beginning, which becomes one U+FFFD, as everywhere else.
