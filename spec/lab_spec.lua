@@ -193,4 +193,29 @@ describe("small examples", function()
       assert.matches("after 10 steps; MySGD and optim.SGD agree to the bit", text, 1, true)
     end
   end)
+
+  it("its self-check: devices, two backwards, compile and export #M538", function()
+    -- 1. tensors on two devices are refused by name; one is moved to the other's
+    moth.library.register_backend("labdev", {
+      add = function(args, results) results[1]:copy_(args[1]:cpu() + args[2]:cpu()) end,
+    })
+    local a, b = moth.randn(3, 4), moth.randn(3, 4):to "labdev"
+    local ok, message = pcall(function() return a + b end)
+    assert.is_false(ok)
+    assert.matches("same device", message)
+    assert.is_true(moth.allclose(a + b:cpu(), (a:to(b:device()) + b):cpu()))
+    -- 2. gradients add up until they are set to zero
+    local w = moth.ones(3, { requires_grad = true })
+    for _ = 1, 2 do (w * 2):sum():backward() end
+    assert.same({ 4, 4, 4 }, w.grad:totable())
+    -- 3. compile goes on in Lua where a value decides; export refuses that, and its program needs no Lua
+    local function f(x) if x:sum():item() > 0 then return x * 2 end return x - 1 end
+    assert.same({ 2, 2 }, moth.compile(f)(moth.ones(2)):totable())
+    ok, message = pcall(moth.export, f, { moth.ones(2) })
+    assert.is_false(ok)
+    assert.matches("cond", message)
+    local path = temporary()
+    moth.export.save(moth.export(function(x) return x * 2 end, { moth.ones(2) }), path)
+    assert.same({ 6, 6 }, moth.export.load(path)(moth.full({ 2 }, 3)):totable())
+  end)
 end)
