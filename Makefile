@@ -151,7 +151,8 @@ emu-lib: $(B)/libmoth_cudaemu.so
 # One instruction set of the kernels will do: the others are the same text.
 LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_avx2.c,$(KERN_C))
 LINT_OK   = $(patsubst $(B)/%,%,$(LINT_C))
-lint-c: $(LINT_OK:%=$(B)/lint/gcc/%.o) $(LINT_OK:%=$(B)/lint/clang/%.o)
+LINTERS ?= gcc clang
+lint-c: $(foreach by,$(LINTERS),$(LINT_OK:%=$(B)/lint/$(by)/%.o))
 	@:
 LINT_FLAGS = $(CPPFLAGS_ALL) $(LUAJIT_CFLAGS) -std=gnu17 -fPIC \
   $(WARN) -Werror $(if $(findstring /kernels/,$<),$(KERN_FLAGS) $(call isa,$<),$(ISA_generic))
