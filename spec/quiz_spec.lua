@@ -72,7 +72,7 @@ describe("the quiz #M539", function()
     assert.is_true(moth.equal(grad, same))
   end)
 
-  it("5: GradScaler keeps small gradients of float16 from being zero, and skips a step where one is infinite", function()
+  it("5: GradScaler keeps small gradients of float16 from being zero, and skips a step with an infinite one", function()
     local w = moth.tensor({ 1 }, { requires_grad = true })
     local function loss(w16) return (w16 * 1e-3):mul(1e-5):sum() end
     loss(w:half()):backward()

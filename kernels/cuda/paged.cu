@@ -45,7 +45,7 @@ template <class R> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged
     }
     score[threadIdx.x] = x;
     __syncthreads();
-    int n = (int)(keys - from < THREADS ? keys - from : THREADS);
+    int n = keys - from < THREADS ? (int)(keys - from) : THREADS;
     if (threadIdx.x == 0) {
       R m = top;
       for (int i = 0; i < n; i++)
