@@ -142,6 +142,23 @@ return function(rank, size)
     compare.modules("two backwards", m, one)
   end
 
+  do -- collectives of the modules themselves come in the same order on all ranks
+    local list = {}
+    for i = 1, 4 do list[i] = nn.Sequential(nn.Linear(6, 40), nn.SyncBatchNorm(40), nn.Tanh(), nn.Linear(40, 6)) end
+    local m = nn.Sequential(unpack(list))
+    local one = nn.parallel.DistributedDataParallel(m:clone())
+    for i = 1, 4 do dist.fully_shard(m[i]) end
+    dist.fully_shard(m)
+    for _ = 1, 8 do
+      m:zero_grad()
+      m(mine):pow(2):mean():backward()
+    end
+    m:zero_grad()
+    m(mine):pow(2):mean():backward()
+    one(mine):pow(2):mean():backward()
+    compare.modules("with SyncBatchNorm", m, one.module, 1e-5)
+  end
+
   -- checkpoints compute a unit again
   do
     local one, m = net:clone(), shard(net:clone())

@@ -124,6 +124,12 @@ typedef struct MothCommLast {
   _Atomic int64_t over; /* the number of the last one that has ended */
 } MothCommLast;
 
+/* What a thread runs before its next collective call in a group: a call that other ranks may have made already. */
+typedef struct MothCommBefore {
+  MothStatus (*run)(struct MothCommBefore *b);
+  pthread_t thread;
+} MothCommBefore;
+
 /* An engine. All but open and close may be called from several threads. Errors of open are in moth_last_error(). */
 typedef struct MothEngine {
   const char *name;
@@ -163,7 +169,8 @@ struct MothGroup {
   void *state;       /* of the engine */
   double timeout;
   char name[64];
-  const int *ranks; /* in the default group; NULL: the same */
+  const int *ranks;               /* in the default group; NULL: the same */
+  MothCommBefore *_Atomic before; /* NULL: nothing */
   pthread_t thread;
   bool has_thread;
   pthread_mutex_t lock; /* of the fields below */

@@ -261,6 +261,9 @@ static void say(const MothGroup *g, const char *text, const char *where) {
 }
 
 MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **out) {
+  MothCommBefore *before = r->op < MOTH_COMM_SEND ? atomic_load(&g->before) : NULL;
+  if (before && pthread_equal(before->thread, pthread_self()))
+    MOTH_TRY(before->run(before));
   drop_done(g);
   MOTH_TRY(moth_comm_check(g, r));
   MothWork *w = work_of(g, r);

@@ -28,6 +28,7 @@
 
 /* Shared by the units of a group. */
 typedef struct Chain {
+  MothCommBefore before; /* the program's own calls in the group come after `later` on all ranks */
   int refs;
   MothUnit *reducing; /* its gradients are in flight */
   MothUnit *later;    /* to be gathered when they have arrived */
@@ -167,9 +168,16 @@ MothStatus moth_unit_set_part(MothUnit *u, MothGroup *part) {
   return MOTH_OK;
 }
 
+static void forget_later(Chain *c, MothGroup *g) {
+  c->later = NULL;
+  if (atomic_load(&g->before) == &c->before)
+    atomic_store(&g->before, NULL);
+}
+
 static MothStatus start_later(Chain *c, const MothUnit *but) {
   MothUnit *u = c->later;
-  c->later = NULL;
+  if (u)
+    forget_later(c, u->group);
   return u && u != but ? moth_unit_gather(u) : MOTH_OK;
 }
 
@@ -515,11 +523,20 @@ static MothStatus on_gradient(void *ctx, MothTensor *leaf) {
   return u->pending == 0 ? complete(u) : MOTH_OK;
 }
 
+static MothStatus before_call(MothCommBefore *b) {
+  return start_later((Chain *)b, NULL);
+}
+
 MothStatus moth_unit_gather_later(MothUnit *u) {
   MOTH_TRY(start_later(u->chain, u));
   if (u->state != MOTH_UNIT_SHARDED || u->is_alias)
     return MOTH_OK;
+  MothCommBefore *other = atomic_load(&u->group->before);
+  if (other && other != &u->chain->before)
+    MOTH_TRY(other->run(other));
   u->chain->later = u;
+  u->chain->before = (MothCommBefore){.run = before_call, .thread = pthread_self()};
+  atomic_store(&u->group->before, &u->chain->before);
   return advance(u->chain);
 }
 
@@ -549,7 +566,7 @@ void moth_unit_abandon(MothUnit *u) {
   if (u->chain->reducing == u)
     u->chain->reducing = NULL;
   if (u->chain->later == u)
-    u->chain->later = NULL;
+    forget_later(u->chain, u->group);
   drop(u->gathering);
   drop(u->reducing);
   drop(u->averaging);
