@@ -168,6 +168,31 @@ describe_served("moth.serve #M428 #M429", function()
   end)
 end)
 
+describe_served("moth.serve's batches #M430", function()
+  it("an engine that is free takes all that waits", function()
+    local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"
+    package.path = here .. "/?.lua;" .. package.path
+    local server = moth.serve.spawn { port = 0, batching = { max_size = 8 },
+      models = { slow = { engine = "dying_engine", options = { pause = 0.15 } } } }
+    finally(function() server:stop() end)
+    local clients = {}
+    for i = 1, 6 do
+      clients[i] = server:connect()
+      clients[i]:send(clients[i].format("POST", "/v2/models/slow/infer", cjson.encode { inputs = { { name = "x1",
+        shape = { i % 2 + 1, 4 }, datatype = "FP32", data = moth.full({ (i % 2 + 1) * 4 }, i):totable() } } }))
+      if i == 1 then require("moth.utils.system").sleep(0.05) end
+    end
+    for i = 1, 6 do -- each gets its own rows
+      local out = cjson.decode(clients[i]:receive().body).outputs[1]
+      assert.same({ i % 2 + 1, 4 }, out.shape)
+      assert.same(moth.full({ (i % 2 + 1) * 4 }, i):totable(), out.data)
+    end
+    local text = server:get("/metrics").body
+    assert.matches('moth_batch_rows_count{model="slow"} [23]\n', text)
+    assert.matches('moth_batch_rows_sum{model="slow"} 9', text, 1, true)
+  end)
+end)
+
 describe_served("moth.serve's options", function()
   it("are checked, with what to do", function()
     local path = os.tmpname()

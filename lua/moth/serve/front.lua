@@ -88,6 +88,7 @@ function M.on_signal(fn)
     names[numbers[i]] = name
   end
   signals.block(unpack(numbers))
+  M.blocked = numbers
   local listener = signals.listen(unpack(numbers))
   loop:wrap(function()
     while true do
@@ -111,8 +112,12 @@ end
 
 function M.stop() M.stopped = true end
 
---- Ends all coroutines, and forgets them.
-function M.close() loop = nil end
+--- Ends all coroutines, and forgets them; signals do again what they did before.
+function M.close()
+  loop = nil
+  if M.blocked then signals.unblock(unpack(M.blocked)) end
+  M.blocked = nil
+end
 
 -- ---- requests ----------------------------------------------------------------------------------------
 
