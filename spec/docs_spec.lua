@@ -98,7 +98,7 @@ local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true, ["do
 
 local shows = { ["docs/phase00.md"] = " #M515", ["docs/pitfalls.md"] = " #M506", ["docs/debugging.md"] = " #M463",
   ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499",
-  ["docs/onnx.md"] = " #M427", ["docs/parallel.md"] = " #M401" }
+  ["docs/onnx.md"] = " #M427", ["docs/parallel.md"] = " #M401", ["docs/deploy.md"] = " #M421" }
 
 describe("documentation #M057", function()
   lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)

@@ -191,6 +191,9 @@ describe("the edge library", function()
       said = run(("%s.run %s/edge-spec/%s.mte"):format(file, build, name))
       assert.truthy(said:find("loading: [1-9]%d*, three runs: 0\n"), said)
     end
+    said = run(("gcc -std=c99 -Wall -Wextra -Werror -I%s/edge-spec -o %s.run examples/c/edge.c %s -lm && "
+      .. "%s.run %s/cnn.mte"):format(build, file, library, file, build .. "/edge-spec"))
+    assert.truthy(said:find("output_1: float32, 20 elements: 0%.%d+"), said)
     os.remove(file .. ".run")
   end)
 

@@ -4,8 +4,8 @@
  *     edge-run model.mte input.bin              prints the outputs
  *     edge-run model.mte input.bin output.bin   writes them
  *
- * INPUT has the elements of all inputs, one behind the other, row-major; "-": zeros. -d NAME=SIZE sets a dimension; without
- * it the size is the example's. -n COUNT runs the model so often and prints the time of a run. */
+ * INPUT has the elements of all inputs, one behind the other, row-major; "-": zeros, of integers ones. -d NAME=SIZE sets a
+ * dimension; without it the size is the example's. -n COUNT runs the model so often and prints the time of a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static int set_dims(const MothModel *m, const Options *o, int64_t *dims) {
   return 0;
 }
 
-/* Reads `file` (NULL: zeros) into the inputs. */
+/* Reads `file` (NULL: zeros, and ones, which are valid positions) into the inputs. */
 static int read_inputs(const MothModel *m, const char *file, void **in) {
   FILE *f = file && strcmp(file, "-") != 0 ? fopen(file, "rb") : NULL;
   if (file && !f && strcmp(file, "-") != 0) {
@@ -98,6 +98,9 @@ static int read_inputs(const MothModel *m, const char *file, void **in) {
   for (int i = 0; i < moth_edge_inputs(m); i++) {
     const MothIo *io = moth_edge_input(m, i);
     in[i] = calloc(io->nbytes + 1, 1);
+    for (size_t k = 0; in[i] && !f && strstr(io->dtype, "int") && k < io->nbytes;
+         k += (size_t)io->itemsize)
+      ((char *)in[i])[k] = 1;
     ok = ok && in[i] && (!f || fread(in[i], 1, io->nbytes, f) == io->nbytes);
   }
   ok = ok && (!f || fgetc(f) == EOF);
