@@ -31,6 +31,9 @@ int main(int argc, char **argv) {
   MothModel *m;
   if (argc != 2 || moth_edge_load(argv[1], &m))
     return printf("%s\n", moth_edge_error());
+  int64_t one = 1;
+  if (moth_edge_dims(m) && !moth_edge_arena(m, &one)) /* other sizes before */
+    return printf("%s\n", moth_edge_error());
   size_t bytes = moth_edge_arena(m, NULL);
   void *arena = malloc(bytes), *in = calloc(1, moth_edge_input(m, 0)->nbytes);
   void *out = calloc(1, moth_edge_output(m, 0)->nbytes);

@@ -59,8 +59,8 @@ MOTH_EDGE_API const MothDim *moth_edge_dim(const MothModel *m, int i);
  * sizes allocates memory and runs the model once, on zeros, to know what its kernels need. 0: an error. */
 MOTH_EDGE_API size_t moth_edge_arena(MothModel *m, const int64_t *dims);
 
-/* Runs m. in: an address for each input; out: one for each output; they do not overlap. arena: as many bytes as
- * moth_edge_arena says for these dims, at any address; nothing in it is kept. Allocates nothing. */
+/* Runs m, for the dims of the last moth_edge_arena. in: an address for each input; out: one for each output; they do not
+ * overlap. arena: as many bytes as moth_edge_arena has said, at any address; nothing in it is kept. Allocates nothing. */
 MOTH_EDGE_API int moth_edge_run(MothModel *m, const void *const *in, const int64_t *dims,
                                 void *const *out, void *arena);
 

@@ -430,7 +430,7 @@ MothStatus moth_edge_plan(MothModel *m, const int64_t *dims) {
   for (uint32_t i = 0; i < m->ndims; i++)
     now[i] = dims ? dims[i] : m->dims[i].example;
   MOTH_TRY(check_dims(m, now));
-  m->planned = false;
+  m->planned = m->measured = false;
   memcpy(m->now, now, sizeof *now * m->ndims);
   MOTH_TRY(set_inputs(m));
   for (uint32_t i = 0; i < m->ncalls; i++) {

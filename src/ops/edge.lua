@@ -166,7 +166,7 @@ function M.write(ops, by_name, sources, files, dtype_names, models, write)
   for _, path in ipairs(files) do
     if reached[path] or path:find "%.h$" then parts[#parts + 1] = texts[path] end
   end
-  local text, has = table.concat(parts, "\n"), {}
+  local text, has = table.concat(parts, "\n"), { float32 = true } -- numbers of the host are of that dtype
   for name in dtype_names:gmatch "%w+" do has[name] = true end
   for name in text:gmatch "moth_cpu_kernels%(MOTH_(%w+)%)" do has[name:lower()] = true end
   local sources_list = {}
