@@ -337,6 +337,20 @@ MOTH_FN real m_threshold_backward(real g, real x, real threshold) {
 MOTH_FN real m_clamp_backward(real g, real x, real lo, real hi) {
   return ((x > lo) & (x < hi)) ? g : 0;
 }
+// The place of x on the grid of quantised values.
+MOTH_FN real m_grid_(real x, real scale, real zero) {
+  return m_round(x * (1 / scale)) + zero;
+}
+MOTH_FN real m_fake_quantize(real x, real scale, real zero, real lo, real hi) {
+  real q = m_grid_(x, scale, zero);
+  q = q < lo ? lo : q;
+  q = q > hi ? hi : q;
+  return (q - zero) * scale;
+}
+MOTH_FN real m_fake_quantize_backward(real g, real x, real scale, real zero, real lo, real hi) {
+  real q = m_grid_(x, scale, zero);
+  return ((q >= lo) & (q <= hi)) ? g : 0;
+}
 // dropout's gradient
 MOTH_FN real m_masked_scale(real g, unsigned char mask, real scale) {
   return mask ? g * scale : 0;

@@ -115,7 +115,7 @@ local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
-  "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
+  "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions", "quantization",
   "export", "jit", "onnx", "edge", "serve", "llm", "tokenizer" }) do
   files[name] = name
 end

@@ -870,6 +870,7 @@ require "ops.references_making"(M, { numel = numel, new = new, each = each, wrap
 require "ops.references_composite"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, ordered = ordered, picked = picked })
 require "ops.references_decompositions"(M, { numel = numel })
+require "ops.references_quantization"(M, { new = new })
 require "ops.references_statistics"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, groups = groups })
 

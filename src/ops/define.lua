@@ -3,6 +3,9 @@
 -- shape of the tensor whose gradient is computed.
 return {
   -- ---- dtypes --------------------------------------------------------------------------------------
+  -- The uint8 numbers of x, in the dtype that it is computed in.
+  bytes_of = { "x, inverse, zero", "clamp(round(to(x, working(x)) * inverse) + zero, 0, 255)" },
+  reciprocal_of = { "x", "when(is_number(x), 1 / as_number(x), reciprocal(x))" },
   as = { "x, dtype", "when(equal(x.dtype, dtype), x, to(x, dtype))" },
   -- y, computed from x in its working dtype (in which squares of halves fit), in x's own dtype.
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },

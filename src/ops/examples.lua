@@ -713,4 +713,32 @@ return moth.paged_attention(moth.zeros(2, 1, 4), k, v, blocks, lengths, counts):
  [-1.,  1.]]]=] },
   trapezoid = { "moth.trapezoid(moth.tensor{ 1, 2, 3 })", "4." },
   cumulative_trapezoid = { "moth.cumulative_trapezoid(moth.tensor{ 1, 2, 3 })", "[1.5000, 4.0000]" },
+  -- quantization
+  fake_quantize = { "moth.fake_quantize(moth.tensor{ 0.24, 0.26, 9 }, 0.1, 0, -8, 7)", "[0.2000, 0.3000, 0.7000]" },
+  fake_quantize_per_tensor_affine = {
+    "moth.fake_quantize_per_tensor_affine(moth.tensor{ 0.24, 0.26, 9 }, 0.1, 0, -8, 7)", "[0.2000, 0.3000, 0.7000]" },
+  fake_quantize_per_channel_affine = {
+    [[moth.fake_quantize_per_channel_affine(moth.tensor{ { 0.24 }, { 0.26 } }, moth.tensor{ 0.1, 0.5 },
+  moth.zeros(2), 1, -8, 7)]], "[[0.2000],\n [0.5000]]" },
+  quantize_per_tensor = { "moth.quantize_per_tensor(moth.tensor{ -1, 0, 0.5, 99 }, 0.1, 10, moth.uint8)", "[  0,  10,  15, 255]" },
+  quantize_per_channel = {
+    [[moth.quantize_per_channel(moth.tensor{ { 1, -2 }, { 1, -2 } }, moth.tensor{ 0.1, 1 }, moth.zeros(2), 1, moth.int8)]],
+    "[[ 10, -20],\n [  1,  -2]]" },
+  dequantize = { "moth.dequantize(moth.tensor({ 0, 10, 15 }, { dtype = moth.uint8 }), 0.1, 10)", "[-1.0000,  0.0000,  0.5000]" },
+  pack_int8 = { "moth.pack_int8(moth.ones(2, 3):to(moth.int8)):size()", "[128]" },
+  linear_int8 = {
+    [[moth.linear_int8(moth.tensor{ { 1, 2 } }, moth.tensor({ { 10, 20 } }, { dtype = moth.int8 }), moth.tensor{ 0.1 },
+  { input_scale = 0.01 })]], "[[5.]]" },
+  linear_int8_dynamic = {
+    [[moth.linear_int8_dynamic(moth.tensor{ { 1, 2 } }, moth.tensor({ { 10, 20 } }, { dtype = moth.int8 }),
+  moth.tensor{ 0.1 })]], "[[4.9961]]" },
+  conv2d_int8 = {
+    [[moth.conv2d_int8(moth.ones(1, 2, 2), moth.ones(1, 1, 2, 2):to(moth.int8), moth.tensor{ 0.5 }, { input_scale = 0.01 })]],
+    "[[[2.]]]" },
+  linear_int4 = {
+    [[moth.linear_int4(moth.ones(1, 4), moth.tensor({ { 0x98, 0xba } }, { dtype = moth.uint8 }), moth.tensor{ { 0.5 } })]],
+    "[[3.]]" },
+  embedding_int8 = {
+    [[moth.embedding_int8(moth.tensor({ { 1, 2 }, { 3, 4 } }, { dtype = moth.int8 }), moth.tensor{ 0.5, 10 },
+  moth.tensor({ 2, 1 }, { dtype = moth.int64 }))]], "[[30.0000, 40.0000],\n [ 0.5000,  1.0000]]" },
 }

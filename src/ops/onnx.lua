@@ -93,6 +93,12 @@ return {
   linalg_det = "Det(A)", logdet = "Log(Det(self))",
   linear = [[input.ndim == 2 and weight.ndim == 2 and Gemm(input, weight, bias, { transB = 1 })
     or add(MatMul(input, Transpose(weight)), bias)]],
+  -- quantised: pairs of QuantizeLinear and DequantizeLinear, which runtimes fuse
+  linear_int8 = [[rectified(relu, input.ndim == 2
+    and Gemm(rounded(input, input_scale, input_zero_point), scaled(weight, scale), bias, { transB = 1 })
+    or add(MatMul(rounded(input, input_scale, input_zero_point), Transpose(scaled(weight, scale))), bias))]],
+  conv2d_int8 = [[rectified(relu, Conv(rounded(input, input_scale, input_zero_point), scaled(weight, scale), bias,
+    window(stride, padding, dilation, groups)))]],
   -- windows
   conv1d = "Conv(input, weight, bias, window(stride, padding, dilation, groups))",
   conv2d = "Conv(input, weight, bias, window(stride, padding, dilation, groups))",

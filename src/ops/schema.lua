@@ -15,7 +15,7 @@ M.types = { -- schema type -> MothType
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "decompositions", "index", "sort", "nn", "norm",
   "conv", "conv3d", "attention", "paged", "random", "special", "fft", "places", "statistics", "optim",
-  "amp", "collective", "sparse" }
+  "amp", "collective", "sparse", "quantization" }
 
 local function fail(op, what)
   error(("%s: %s: %s"):format(op.place or "?", op.name or "?", what), 0)

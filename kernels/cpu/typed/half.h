@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #endif
 #include "kernels/cpu/typed/prelude.h"
-enum { HALF_BLOCK = 512 };
+enum { HALF_BLOCK = 512, HALF_OPERANDS = 6 }; /* operands: MOTH_ITER_OPERANDS */
 
 static void widen(float *o, const char *p, int64_t stride, int64_t n) {
   int64_t i = 0;
@@ -48,9 +48,9 @@ static void narrow(char *p, int64_t stride, const float *a, int64_t n) {
 /* Operands: p[0], written, and `inputs` more; bit k of `bytes`: p[k] has bools, which are not converted. */
 MOTH_TYPED_HALF void through_float32(MothLoop loop, int inputs, unsigned bytes, char **p,
                                      const int64_t *s, int64_t n, const MothParam *k) {
-  float block[4][HALF_BLOCK];
-  char *at[4];
-  int64_t strides[4];
+  float block[HALF_OPERANDS][HALF_BLOCK];
+  char *at[HALF_OPERANDS];
+  int64_t strides[HALF_OPERANDS];
   for (int j = 0; j <= inputs; j++) {
     at[j] = (char *)block[j];
     strides[j] = bytes >> j & 1 ? s[j] : (int64_t)sizeof(float);

@@ -216,6 +216,7 @@ end
 
 --- The program compiled: moth.compile of it, with the same options.
 function Exported:compile(o)
+  self.program:pack(self.tensors)
   return moth.compile(function(...) return self(...) end, o)
 end
 

@@ -89,9 +89,38 @@ local function run_parts(node, args)
   return records.run(record, records.canonical(record, named))
 end
 
+-- Files have no weights in the layout of the kernels (moth.quantization): a program packs those of its state once.
+local packs = { linear_int8 = 8, linear_int8_dynamic = 6, conv2d_int8 = 12 } -- the argument
+
+local function is_recorded()
+  local record = package.loaded["moth.export.record"]
+  return record ~= nil and record.active() ~= nil
+end
+
+local function give_packed(node, args)
+  local at, w = packs[node.op], args[2]
+  if is_recorded() then return end
+  if node.packed and node.packed.of == w and B.compile.recording() then
+    args.n, args[at] = at, node.packed.tensor
+    return
+  end
+  if args[at] ~= nil or node.args[2].kind ~= "state" or B.is_fake(w) or B.tensor_device(w).type ~= "cpu" then return end
+  local p = node.packed
+  if not p or p.of ~= w or p.version ~= B.version(w) then
+    local conv = node.op == "conv2d_int8"
+    local dilation = conv and args[9] or 1
+    if type(dilation) == "table" then dilation = dilation[#dilation] end
+    p = { of = w, version = B.version(w),
+      tensor = B.ops.pack_int8(w, conv and args[10] or 1, conv and dilation > 1 and B.size(w, 4) > 1) }
+    node.packed = p
+  end
+  args.n, args[at] = at, p.tensor
+end
+
 local function call(node, args, env)
   local control = M.controls[node.op]
   if control then return control(args) end
+  if packs[node.op] and not (env.decompose and env.decompose[node.op]) then give_packed(node, args) end
   if env.decompose and env.decompose[node.op] then return run_parts(node, args) end
   local fn = M.op(node.op)
   if not fn then check.fail("[export] there is no op '%s' (at %s)", node.op, node.at) end
@@ -141,6 +170,20 @@ function Program:run(state, dims, inputs, device, decompose)
 end
 
 -- ---- text ----------------------------------------------------------------------------------------
+
+--- Packs the weights that are not packed yet, so that a recorded run does not do it in each call.
+function Program:pack(state)
+  for _, node in ipairs(self.nodes) do
+    if packs[node.op] then
+      local args = { n = node.args.n }
+      for i = 1, args.n do
+        local v = node.args[i]
+        if type(v) ~= "table" or v.kind == "state" or v.kind == "list" then args[i] = resolve(v, { state = state }) end
+      end
+      give_packed(node, args)
+    end
+  end
+end
 
 local function shape_text(shape)
   local list = {}

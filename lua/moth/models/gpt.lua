@@ -87,7 +87,7 @@ end
 --- Keys and values of `length` tokens of each row.
 function GPT:new_cache(rows, length)
   local c = self.config
-  return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.wte.weight)
+  return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.ln_f.weight)
 end
 
 --- Logits of tokens behind those in the cache.
@@ -104,7 +104,7 @@ function GPT:decode(idx, cache, mask, last)
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
   if cache then cache:advance(T) end
   if last then x = x:narrow(2, T, 1) end
-  return moth.linear(self.ln_f(x), self.wte.weight)
+  return self.wte:as_linear(self.ln_f(x))
 end
 
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.

@@ -139,7 +139,7 @@ end
 function Llama:new_cache(rows, length)
   local c = self.config
   return generate.Cache(c.num_hidden_layers, rows, c.num_key_value_heads, length, c.head_dim,
-    self.model.embed_tokens.weight)
+    self.model.norm.weight)
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
@@ -170,7 +170,7 @@ end
 --- Logits of hidden states.
 function Llama:head(x)
   x = self.model.norm(x)
-  return self.lm_head and self.lm_head(x) or moth.linear(x, self.model.embed_tokens.weight)
+  return self.lm_head and self.lm_head(x) or self.model.embed_tokens:as_linear(x)
 end
 
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.

@@ -39,4 +39,5 @@ function copy(v, seen)
   return type(v) == "table" and copy_table(v, seen) or v
 end
 
-return function(module) return copy(module, {}) end
+--- seen: { [part of the module] = what stands in its place }, which is not copied.
+return function(module, seen) return copy(module, seen or {}) end

@@ -88,6 +88,9 @@ function Embedding:forward(index)
     self.scale_grad_by_freq, self.sparse)
 end
 
+--- x (…, embedding_dim) -> (…, num_embeddings): products with the rows, as of a tied head
+function Embedding:as_linear(x) return B.ops.linear(x, self.weight) end
+
 function Embedding:extra_repr()
   return ("%d, %d%s%s"):format(self.num_embeddings, self.embedding_dim, options(self),
     self.sparse and ", sparse=True" or "")

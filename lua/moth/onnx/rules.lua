@@ -201,6 +201,24 @@ function M.environment(writer, node, values)
     return list
   end
   env.twice = twice
+  -- x as the values that uint8 can hold (scale, zero: numbers); an int8 weight times the scale of each row.
+  function env.rounded(x, scale, zero)
+    local s, z = constant(scale, "float32"), constant(zero, "uint8")
+    local q = x
+    if x.dtype ~= "uint8" then
+      q = make("QuantizeLinear", to(x, "float32"), s, z)
+      q.dtype = "uint8"
+    end
+    local y = make("DequantizeLinear", q, s, z)
+    y.dtype, y.shape, y.ndim = "float32", x.shape, x.ndim
+    return y
+  end
+  function env.scaled(w, scale)
+    local y = make("DequantizeLinear", w, to(scale, "float32"), { axis = 0 })
+    y.dtype, y.shape, y.ndim = "float32", w.shape, w.ndim
+    return y
+  end
+  function env.rectified(relu, y) return relu and make("Relu", y) or y end
   function env.window(stride, padding, dilation, groups, output_padding)
     return { strides = stride, pads = twice(padding), dilations = dilation, group = groups,
       output_padding = output_padding }

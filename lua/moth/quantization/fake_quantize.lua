@@ -1,0 +1,66 @@
+--- Modules that round as a quantised model will, so that training sees it; the derivative goes through.
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local Module = require "moth.nn.module"
+local weights = require "moth.quantization.weights"
+
+local M = {}
+
+local FakeQuantize = class("FakeQuantize", Module)
+M.FakeQuantize = FakeQuantize
+
+--- observer: an instance of an observer, which decides bounds and scheme. In training it sees each input; in
+-- evaluation, too, with `always`, as weights want it.
+local signed = "quantization.FakeQuantize(Module observer, *, bool always=false)"
+FakeQuantize.__init = signature.init(signed, function(self, o)
+  if not o.observer.calculate_qparams then
+    check.fail("[quantization.FakeQuantize] expected an observer, got %s", class.name(o.observer))
+  end
+  self.observer, self.always = o.observer, o.always
+  self:register_buffer("scale", moth.ones(1))
+  self:register_buffer("zero_point", moth.zeros(1))
+  self.fake_quant_enabled, self.observer_enabled = true, true
+end)
+
+function FakeQuantize:calculate_qparams() return self.observer:calculate_qparams() end
+function FakeQuantize:seen() return self.observer:seen() end
+
+--- x -> x, rounded to the grid
+function FakeQuantize:forward(x)
+  local o = self.observer
+  if self.observer_enabled and (self.training or self.always) then
+    o(x)
+    if o:seen() then self.scale, self.zero_point = o:calculate_qparams() end
+  end
+  if not self.fake_quant_enabled or not o:seen() then return x end
+  if o.per_channel then
+    return moth.fake_quantize_per_channel_affine(x, self.scale, self.zero_point, o.ch_axis, o.quant_min, o.quant_max)
+  end
+  return moth.fake_quantize(x, self.scale, self.zero_point, o.quant_min, o.quant_max)
+end
+
+local Group = class("GroupFakeQuantize", Module)
+M.GroupFakeQuantize = Group
+
+--- Weights of 4 bits in groups, as nn.Linear's by quantize_weights.
+Group.__init = signature.init("quantization.GroupFakeQuantize(count group=32)", function(self, o)
+  self.group, self.bits = o.group, 4
+end)
+
+function Group.seen() return true end
+
+function Group:forward(w)
+  if B.is_fake(w) then return w end
+  local scale = moth.no_grad(function()
+    local _, s = weights.int4_weight(w:detach(), self.group)
+    return s:repeat_interleave(self.group, 2):narrow(2, 1, w:size(2))
+  end)
+  return moth.fake_quantize(w, scale, 0, -8, 7)
+end
+
+function Group:extra_repr() return ("int4, group=%d"):format(self.group) end
+
+return M

@@ -1,0 +1,128 @@
+--- Layers between prepare and convert: float weights, with observers or fake-quantisers.
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Module = require "moth.nn.module"
+local specs = require "moth.quantization.spec"
+local weights = require "moth.quantization.weights"
+local layers = require "moth.quantization.layers"
+
+local M = {}
+
+local Prepared = class("Prepared", Module)
+Prepared.__prepared = true
+
+--- Is m a layer that convert quantises?
+function M.is(m) return Module.is(m) and m.__prepared == true end
+
+local function adopt(self, layer, spec)
+  self.spec = spec
+  self.weight = layer.weight -- the same parameters: an optimizer may have them already
+  if layer.bias then self.bias = layer.bias end
+end
+
+function Prepared:extra_repr() return self.spec.text .. (self.spec.relu and ", relu=True" or "") end
+
+local classes = { linear = "QuantizedLinear", conv2d = "QuantizedConv2d", conv1d = "QuantizedConv1d" }
+
+-- int8 of a weight by the observer of the qconfig.
+local function int8_by(observer, w)
+  local o = observer.observer or observer
+  o:reset()
+  o(w)
+  local scale, zero = o:calculate_qparams()
+  if not o.symmetric or o.dtype ~= moth.int8 then
+    check.fail("[quantization.convert] weights are symmetric int8; the qconfig's observer of weights is %s of %s",
+      o.qscheme, o.dtype.name)
+  end
+  if not o.per_channel then scale, zero = scale:expand(w:size(1)):contiguous(), zero:expand(w:size(1)):contiguous() end
+  return moth.quantize_per_channel(w, scale, zero, 1, moth.int8):clamp(o.quant_min, o.quant_max), scale
+end
+
+-- The int8 layer of these floats.
+local function converted(self, path, w, b)
+  local spec = self.spec
+  w, b = w:detach():to(moth.float32), b and b:detach():to(moth.float32)
+  if spec.kind == "embedding" then return layers.QuantizedEmbedding(spec, weights.int8_weight(w)) end
+  if self.weight_observer.bits == 4 then
+    local group = self.weight_observer.group
+    local q, scale = weights.int4_weight(w, group)
+    return layers.Int4Linear(spec, q, scale, b, group, w:size(2))
+  end
+  if not self.input_observer:seen() then
+    check.fail("[quantization.convert] the observer of layer '%s' has seen nothing: run the prepared model on some \z
+      batches, or set qconfig = false on that layer", path)
+  end
+  local q, scale = int8_by(self.weight_observer, w)
+  local input_scale, zero = self.input_observer:calculate_qparams()
+  return layers[classes[spec.kind]](spec, q, scale, b, input_scale, zero)
+end
+
+local Observed = class("ObservedLayer", Prepared)
+function Observed:__init(layer, spec, qconfig)
+  adopt(self, layer, spec)
+  if spec.kind ~= "embedding" then
+    self.input_observer, self.weight_observer = qconfig.activation(spec.kind), qconfig.weight(spec.kind)
+  end
+end
+function Observed:forward(x)
+  if self.input_observer then x = self.input_observer(x) end
+  return specs.apply(self.spec, x, self.weight, self.bias)
+end
+function Observed:convert(path) return moth.no_grad(converted, self, path, self.weight, self.bias) end
+M.ObservedLayer = Observed
+
+local Fake = class("FakeQuantizedLayer", Prepared)
+--- norm: the batch norm behind the layer, whose running statistics are folded into the weight that is rounded.
+function Fake:__init(layer, spec, qconfig, norm)
+  adopt(self, layer, spec)
+  if spec.kind ~= "embedding" then
+    self.input_observer, self.weight_observer = qconfig.activation(spec.kind), qconfig.weight(spec.kind)
+  end
+  if norm then self.norm = norm end
+end
+
+local function factor_of(norm)
+  local f = (norm.running_var + norm.eps):rsqrt()
+  return norm.weight and f * norm.weight or f
+end
+
+local function along(f, ndim, dim)
+  local shape = {}
+  for i = 1, ndim do shape[i] = 1 end
+  shape[dim] = f:size(1)
+  return f:view(shape)
+end
+
+function Fake:forward(x)
+  local spec, norm = self.spec, self.norm
+  if spec.kind == "embedding" then return specs.apply(spec, x, self.weight) end
+  if self.weight_observer.bits ~= 4 then x = self.input_observer(x) end
+  if not norm then return specs.apply(spec, x, self.weight_observer(self.weight), self.bias) end
+  local factor, relu = factor_of(norm), spec.relu
+  local w = self.weight_observer(self.weight * along(factor, self.weight:dim(), 1))
+  spec.relu = false
+  local y = specs.apply(spec, x, w)
+  spec.relu = relu
+  local channels = spec.kind == "linear" and y:dim() or y:dim() - (spec.kind == "conv2d" and 2 or 1)
+  y = y / along(factor, y:dim(), channels)
+  if self.bias then y = y + along(self.bias, y:dim(), channels) end
+  y = norm(y)
+  return relu and y:relu() or y
+end
+
+function Fake:convert(path)
+  return moth.no_grad(function()
+    local w, b, norm = self.weight, self.bias, self.norm
+    if norm then
+      local factor = factor_of(norm)
+      w = w * along(factor, w:dim(), 1)
+      b = (b and b - norm.running_mean or -norm.running_mean) * factor
+      if norm.bias then b = b + norm.bias end
+    end
+    return converted(self, path, w, b)
+  end)
+end
+M.FakeQuantizedLayer = Fake
+
+return M
