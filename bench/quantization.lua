@@ -55,6 +55,9 @@ end
 local function mlp()
   return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
 end
+local function small() -- few weights, of which each counts
+  return nn.Sequential(nn.Flatten(), nn.Linear(784, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 10))
+end
 local function cnn()
   return nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1 }), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
     nn.Conv2d(32, 64, 3, { padding = 1 }), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -150,8 +153,8 @@ if asked "qat" then
   local won = 0
   for seed = 1, 5 do
     moth.manual_seed(seed)
-    local m = train(mlp(), x, y, 4, 1e-3)
-    m.qconfig = q.get_default_qat_qconfig("x86", { weight_bits = 4, group = 128 })
+    local m = train(small(), x, y, 4, 1e-3)
+    m.qconfig = q.get_default_qat_qconfig("x86", { weight_bits = 4, group = 1024 })
     local t = q.prepare_qat(m:train())
     m.qconfig = nil
     moth.manual_seed(seed)
@@ -159,7 +162,7 @@ if asked "qat" then
     moth.manual_seed(seed)
     train(t, x, y, 3, 5e-4)
     local function loss(net) return F.cross_entropy(logits(net, tx), ty):item() end
-    local after = loss(q.quantize_weights(more, { group = 128 }))
+    local after = loss(q.quantize_weights(more, { group = 1024 }))
     local during = loss(q.convert(t:eval()))
     if during < after then won = won + 1 end
     print(("seed %d: test loss float %.4f, int4 afterwards %.4f, trained with int4 %.4f"):format(seed, loss(more),

@@ -148,7 +148,6 @@ describe("documentation #M057", function()
   it("what the README says is not there is not", function()
     for name in ([[
       sparse_csc_tensor
-      quantization
     ]]):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do

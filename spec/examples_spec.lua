@@ -124,6 +124,17 @@ describe("example", function()
     has(text, "all weights are the same bits: true")
   end)
 
+  it("quant_llm: int8 and int4, speed and perplexity #M444", function()
+    local own = "cd / && env -u LUA_PATH -u LUA_CPATH -u MOTH_DATA %s/moth %s/examples/quant_llm.lua %s"
+    local text = output(own:format(build, here, "--steps=8 --layers=1 --width=32 --context=16 --batch=4"))
+    has(text, "tokens/s  speedup  perplexity  loss", "weight dB")
+    for _, name in ipairs { "float32", "int8", "int4" } do
+      assert.matches("\n" .. name .. " +[%d.]+ +%d+ +[%d.]+x +[%d.]+ +[+-][%d.]+", text)
+    end
+    local loss = tonumber(text:match("\nint8 .-([+-][%d.]+)\n"))
+    assert.is_true(math.abs(loss) < 0.1, text)
+  end)
+
   it("char_gpt: stopped, resumed, it goes through the same losses, writes the same text and checkpoint", function()
     local paths = { os.tmpname(), os.tmpname() }
     finally(function() for _, p in ipairs(paths) do os.remove(p) end end)

@@ -196,6 +196,7 @@ return function(rank, size)
 
   -- hooks: their losses fall, ranks stay equal
   for name, hook in ipairs { dist.hooks.fp16, dist.hooks.bf16, dist.hooks.top_k { ratio = 0.3 }, dist.hooks.int8(),
+    dist.hooks.int8 { stochastic = false },
     dist.hooks.power_sgd { rank = 2 }, function(b) return dist.all_reduce(b:buffer(), { op = "avg", async = true }) end,
   } do
     local m = make()

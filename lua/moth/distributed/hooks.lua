@@ -68,21 +68,33 @@ M.top_k = signature("distributed.hooks.top_k(number ratio=0.01)", function(ratio
   end
 end)
 
---- Eight bits for each element, with one scale for a bucket: a quarter of the bytes for two ranks.
-M.int8 = signature("distributed.hooks.int8()", function()
-  local lost = {}
+--- Eight bits for each element, with one scale for a bucket: a quarter of the bytes for two ranks. stochastic: rounded
+-- up or down by chance, so that the mean is the gradient (the draws begin with seed, and differ by rank); else to
+-- nearest, and what is lost is kept for the next gradients.
+M.int8 = signature("distributed.hooks.int8(*, bool stochastic=true, int seed=0)", function(stochastic, seed)
+  local lost, generators = {}, {}
+  local function nearest(bucket)
+    local x = with_lost(bucket, lost)
+    local scale = x:abs():max():clamp(1e-30, math.huge):view(1) / 127
+    local q = (x / scale):round():to(moth.int8)
+    lost[bucket:index()] = x - q:to(x:dtype()) * scale
+    return q, scale
+  end
+  local function by_chance(bucket, group)
+    local g = generators[group] or moth.Generator(seed * 65536 + group.rank)
+    generators[group] = g
+    return moth.quantization.stochastic_int8(bucket:buffer(), g)
+  end
   return function(bucket)
     return moth.no_grad(function()
-      local group, x = group_of(bucket), with_lost(bucket, lost)
-      local scale = x:abs():max():clamp(1e-30, math.huge) / 127
-      local q = (x / scale):round():to(moth.int8)
-      lost[bucket:index()] = x - q:to(x:dtype()) * scale
+      local group, dtype = group_of(bucket), bucket:buffer():dtype()
+      local q, scale = (stochastic and by_chance or nearest)(bucket, group)
       local all, first = all_rows(q, group)
-      local scales, second = all_rows(scale:view(1), group)
+      local scales, second = all_rows(scale, group)
       return function()
         first:wait()
         second:wait()
-        return (all:to(x:dtype()) * scales):sum(1) / group.size
+        return (all:to(dtype) * scales):sum(1) / group.size
       end
     end)
   end

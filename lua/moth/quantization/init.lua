@@ -19,7 +19,7 @@ for file, fields in require "moth.each" {
   layers = "QuantizedLinear DynamicQuantizedLinear QuantizedConv2d QuantizedConv1d QuantizedEmbedding Int4Linear",
   weights = "int8_weight int4_weight dequantize_int4",
   convert = "prepare prepare_qat convert quantize_dynamic quantize_weights",
-  fuse = "fuse_modules", compare = "compare sqnr",
+  fuse = "fuse_modules", stochastic = "stochastic_int8", compare = "compare sqnr",
 } do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end
