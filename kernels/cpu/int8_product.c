@@ -211,44 +211,69 @@ static VNNI void tile_vnni(const MothInt8Weight *w, const int8_t *b, int64_t wid
 
 /* --- int4 --------------------------------------------------------------------------------------- */
 
-/* The scales of the 16 lanes of a block: of 1, 2 or 4 groups. */
-VNNI_INLINE __m512 lane_scales(const float *s, int64_t block, int64_t group, int64_t groups) {
-  if (group >= MOTH_INT4_BLOCK)
-    return _mm512_set1_ps(s[block * MOTH_INT4_BLOCK / group]);
-  int64_t each = MOTH_INT4_BLOCK / group, first = block * each, left = groups - first;
+/* The scales of a block's lanes, from s on: of one group, or of `each`, 2 or 4, of which `left` are there. */
+VNNI_INLINE __m512 lane_scales(const float *s, int64_t each, int64_t left) {
+  if (each == 1)
+    return _mm512_set1_ps(*s);
   __mmask16 in = (__mmask16)((1u << (left < each ? left : each)) - 1);
-  __m512 few = _mm512_maskz_loadu_ps(in, s + first);
   __m512i lane = _mm512_srli_epi32(
       _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), each == 4 ? 2 : 3);
-  return _mm512_permutexvar_ps(lane, few);
+  return _mm512_permutexvar_ps(lane, _mm512_maskz_loadu_ps(in, s));
 }
 
-VNNI_INLINE void int4_columns(const MothInt4 *p, int64_t j, int64_t row, int rows, int columns) {
-  __m512 acc[4][2];
+typedef struct Int4Block {
+  int64_t first, each, left; /* groups: the first of the block, how many, how many are left */
+  __mmask64 in;              /* bytes of weights */
+} Int4Block;
+
+/* acc += the products of a block. */
+VNNI_INLINE void int4_block(const MothInt4 *p, int64_t block, const Int4Block *b, int64_t j,
+                            int64_t row, int rows, int columns, __m512 acc[4][4]) {
   const __m512i low = _mm512_set1_epi8(15);
+  __m512i w[4][2];
+  __m512 scale[4];
+  UNROLL for (int c = 0; c < columns; c++) {
+    const uint8_t *at = p->weight + (j + c) * p->weight_row + 64 * block;
+    __m512i two = _mm512_maskz_loadu_epi8(b->in, at);
+    w[c][0] = _mm512_and_si512(two, low);
+    w[c][1] = _mm512_and_si512(_mm512_srli_epi16(two, 4), low);
+    scale[c] =
+        lane_scales((const float *)p->scale + (j + c) * p->groups + b->first, b->each, b->left);
+    _mm_prefetch((const char *)at + 512, _MM_HINT_T0);
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    int64_t i = (row + r) * p->blocks + block;
+    const int8_t *x = p->values + i * MOTH_INT4_BLOCK;
+    __m512i x0 = _mm512_loadu_si512(x), x1 = _mm512_loadu_si512(x + 64);
+    __m512i start = _mm512_loadu_si512(p->starts + i * MOTH_INT4_LANES);
+    __m512 by = _mm512_loadu_ps((const float *)p->scales + i * MOTH_INT4_LANES);
+    UNROLL for (int c = 0; c < columns; c++) {
+      __m512i sum = _mm512_dpbusd_epi32(start, w[c][0], x0);
+      sum = _mm512_dpbusd_epi32(sum, w[c][1], x1);
+      acc[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale[c], by), acc[r][c]);
+    }
+  }
+}
+
+/* `each`: groups of a block; known when this is compiled, as rows and columns are. */
+VNNI_INLINE void int4_columns(const MothInt4 *p, int64_t j, int64_t row, int rows, int columns,
+                              int64_t each) {
+  __m512 acc[4][4];
   UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < columns; c++) acc[r][c] =
       _mm512_setzero_ps();
+  const int64_t per = p->group / MOTH_INT4_BLOCK; /* blocks of a group */
+  int64_t whole = p->weight_row / 64, of_group = 0;
+  Int4Block b = {.each = each, .left = p->groups, .in = ~(__mmask64)0};
   for (int64_t block = 0; block < p->blocks; block++) {
-    int64_t left = p->weight_row - 64 * block;
-    __mmask64 in = left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
-    UNROLL for (int c = 0; c < columns; c++) {
-      const uint8_t *at = p->weight + (j + c) * p->weight_row + 64 * block;
-      __m512i two = _mm512_maskz_loadu_epi8(in, at);
-      __m512i w0 = _mm512_and_si512(two, low);
-      __m512i w1 = _mm512_and_si512(_mm512_srli_epi16(two, 4), low);
-      __m512 scale =
-          lane_scales((const float *)p->scale + (j + c) * p->groups, block, p->group, p->groups);
-      _mm_prefetch((const char *)at + 1024, _MM_HINT_T0);
-      UNROLL for (int r = 0; r < rows; r++) {
-        int64_t i = (row + r) * p->blocks + block;
-        const int8_t *x = p->values + i * MOTH_INT4_BLOCK;
-        __m512i sum = _mm512_loadu_si512(p->starts + i * MOTH_INT4_LANES);
-        sum = _mm512_dpbusd_epi32(sum, w0, _mm512_loadu_si512(x));
-        sum = _mm512_dpbusd_epi32(sum, w1, _mm512_loadu_si512(x + 64));
-        __m512 both =
-            _mm512_mul_ps(scale, _mm512_loadu_ps((const float *)p->scales + i * MOTH_INT4_LANES));
-        acc[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), both, acc[r][c]);
-      }
+    if (block == whole)
+      b.in = ((__mmask64)1 << (p->weight_row - 64 * block)) - 1;
+    int4_block(p, block, &b, j, row, rows, columns, acc);
+    if (each > 1) {
+      b.first += each;
+      b.left -= each;
+    } else if (++of_group >= per) {
+      b.first++;
+      of_group = 0;
     }
   }
   UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < columns; c++) {
@@ -258,24 +283,34 @@ VNNI_INLINE void int4_columns(const MothInt4 *p, int64_t j, int64_t row, int row
   }
 }
 
-VNNI_INLINE void int4_rows(const MothInt4 *p, int64_t row, int rows) {
+VNNI_INLINE void int4_rows(const MothInt4 *p, int64_t row, int rows, int columns, int64_t each) {
   int64_t j = p->from;
-  for (; j + 2 <= p->to; j += 2)
-    int4_columns(p, j, row, rows, 2);
-  if (j < p->to)
-    int4_columns(p, j, row, rows, 1);
+  for (; j + columns <= p->to; j += columns)
+    int4_columns(p, j, row, rows, columns, each);
+  for (; j < p->to; j++)
+    int4_columns(p, j, row, rows, 1, each);
 }
 
-VNNI void moth_int4_vnni(const MothInt4 *p) {
+/* One, two or four rows, for groups of which a block has `each`. */
+VNNI_INLINE void int4_all(const MothInt4 *p, int64_t each) {
   int64_t row = 0;
   for (; row + 4 <= p->rows; row += 4)
-    int4_rows(p, row, 4);
+    int4_rows(p, row, 4, 2, each);
   if (p->rows - row >= 2) {
-    int4_rows(p, row, 2);
+    int4_rows(p, row, 2, 4, each);
     row += 2;
   }
   if (row < p->rows)
-    int4_rows(p, row, 1);
+    int4_rows(p, row, 1, 4, each);
+}
+
+VNNI void moth_int4_vnni(const MothInt4 *p) {
+  if (p->group == 32)
+    int4_all(p, 4);
+  else if (p->group == 64)
+    int4_all(p, 2);
+  else
+    int4_all(p, 1);
 }
 
 bool moth_int8_vnni(void) {
