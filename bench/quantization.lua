@@ -1,11 +1,11 @@
 --- moth.quantization: accuracy, SQNR, bytes and speed in one table, one thread; bench/RESULTS.md has a run.
 --     MOTH_DATA=… bench/quantization.lua [mnist|qat|products|gpt …]      all parts without arguments
 -- Images are MNIST's test images (8000 to train, 2000 to test), without them synthetic ones. Rounds take turns; times
--- are of the fastest round. `products` compares with PyTorch's dynamic int8 where python3 has it.
+-- are of the process, of the fastest round. `products` compares with PyTorch's dynamic int8 where python3 has it.
 package.path = "./?.lua;" .. package.path
 local moth = require "moth"
 local nn, F, q = moth.nn, moth.nn.functional, moth.quantization
-local now = moth.utils.system.now
+local now = os.clock -- of this process: other programs count little
 
 moth.set_num_threads(1)
 
