@@ -339,7 +339,8 @@ end
 local function called(run, node, ok, ...)
   if ok then return { ... } end
   local message = tostring((...))
-  if message:find(": attempt to ", 1, true) or message:find(": bad argument #", 1, true) then
+  if message:find(": attempt to ", 1, true) or message:find(": bad argument #", 1, true)
+      or message:find(": 'for' ", 1, true) then -- Lua's own, of values that a rule does not expect
     message = ("[onnx] node %s (%s): its inputs or attributes are not those that the operator takes"):format(node.label,
       node.op)
   elseif run.recording then
