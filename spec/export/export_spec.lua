@@ -207,4 +207,14 @@ describe("moth.export", function()
     assert.is_true(moth.equal(net(x), moth.compile(scripted)(x)))
     fails("differs from the function's", moth.jit.trace, function(y) return y * os.clock() end, x)
   end)
+
+  it("decompose keeps positions: ops that count them from 0 within are recorded from 1 #quick", function()
+    local rows, values = moth.tensor { 1, 3, 5, 7 }, moth.tensor { 0, 3.5, 8, 5 }
+    local ep = moth.export(function(s, v) return moth.searchsorted(s, v), moth.quantile(v, 0.3) end, { rows, values })
+    local parts = ep:decompose { searchsorted = true, quantile = true }
+    assert.is_nil(tostring(parts):find("searchsorted(", 1, true))
+    local at, q = parts(rows, values)
+    assert.same({ 1, 3, 5, 3 }, at:totable())
+    assert.is_true(math.abs(q:item() - 3.15) < 1e-6)
+  end)
 end)

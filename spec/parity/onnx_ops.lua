@@ -63,13 +63,14 @@ end
 local none = {} -- of which ONNX has no counterpart
 for name in ([[native_ special_bessel special_modified special_scaled special_airy special_chebyshev special_shifted
   special_hermite special_laguerre special_legendre special_i special_zeta igamma i0 lgamma digamma polygamma mvlgamma
-  linalg_ geqrf ormqr ctc_loss_ lu_ cholesky_]]):gmatch("%S+") do none[#none + 1] = "^" .. name end
+  linalg_ geqrf ormqr ctc_loss_ lu_ cholesky_
+  paged_]]):gmatch("%S+") do none[#none + 1] = "^" .. name end
 
 local function counted(op)
-  if op.nondeterministic or op.name:find("_$") or op.name:find("_backward") or op.name:find("_step$")
-      or op.name:find("_grad$") or op.name:find("^comm_") or #op.samples == 0 or op.extern then
-    return false
+  for _, pattern in ipairs { "^empty", "_$", "_backward", "_step$", "_grad$", "^comm_" } do
+    if op.name:find(pattern) then return false end
   end
+  if op.nondeterministic or #op.samples == 0 or op.extern then return false end
   for _, a in ipairs(op.args) do
     if a.type == "GENERATOR" then return false end
   end

@@ -156,7 +156,8 @@ end
 
 --- A graph with its rules found and its constants read.
 function Link:graph(g)
-  local graph = { name = g.name or "", inputs = {}, outputs = {}, nodes = {}, constants = {}, values = g }
+  local graph = { name = g.name or "", inputs = {}, outputs = {}, nodes = {}, constants = {},
+    values = { input = g.input, output = g.output } }
   for _, t in ipairs(g.initializer) do
     local tensor, dtype = reader.tensor(self.cursor, t)
     if small.kinds[dtype] then small.tag[tensor] = dtype end

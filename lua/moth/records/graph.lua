@@ -44,6 +44,43 @@ local functions = { [0] = {}, [1] = {} } -- by the base of positions in index te
 -- call as Lua makes it, `canonical` its arguments as records count them.
 M.trace = nil
 
+local HOLDS_INDEX = 2 -- MothArg.holds: src/dispatch/dispatch.h
+
+-- The result that is positions, of ops that give some.
+local gives_positions = { argmax = 1, argmin = 1, argsort = 1, nonzero = 1, max_dim = 2, min_dim = 2, sort = 2,
+  topk = 2, kthvalue = 2, max_pool1d_with_indices = 2, max_pool2d_with_indices = 2, max_pool3d_with_indices = 2,
+  adaptive_max_pool2d_with_indices = 2, adaptive_max_pool3d_with_indices = 2, native_running_max = 2,
+  native_running_min = 2 }
+
+-- Whether a program is recorded for export: its calls count positions from 1.
+local function exporting()
+  local recorder = package.loaded["moth.export.record"]
+  return recorder and recorder.active() ~= nil
+end
+
+--- Whether an op takes or gives positions.
+function M.has_positions(name)
+  for _, a in ipairs(M.record(name).args) do
+    if a.type == "INDEX_BASE" then return true end
+  end
+  return false
+end
+
+-- The call with positions from 1, its index tensors and results moved by one.
+local function from_one_call(name, args, n)
+  local at = 0
+  for _, a in ipairs(B.op_facts(name).args) do
+    if a.type ~= "INDEX_BASE" then
+      at = at + 1
+      if a.holds == HOLDS_INDEX and args[at] ~= nil then args[at] = B.ops.add(args[at], 1) end
+    end
+  end
+  local results = { functions[1][name](unpack(args, 1, n)) }
+  local k = gives_positions[name]
+  if k then results[k] = B.ops.sub(results[k], 1) end
+  return unpack(results)
+end
+
 --- Calls an op by name. Positions count from 0, those in index tensors from the argument index_base (0).
 function M.call(name, ...)
   local args, n, base, given = {}, 0, 0, select("#", ...)
@@ -65,11 +102,14 @@ function M.call(name, ...)
       args[n] = v
     end
   end
+  local shifted = base == 0 and exporting() and M.has_positions(name)
+  if shifted then base = 1 end
   local fn = functions[base][name]
   if not fn then
     fn = B.op(name, base)
     functions[base][name] = fn
   end
+  if shifted then return from_one_call(name, args, n) end
   if M.trace then return M.trace(name, fn, n, args, { ... }) end
   return fn(unpack(args, 1, n))
 end
