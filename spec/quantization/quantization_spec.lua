@@ -226,6 +226,22 @@ describe("moth.quantization", function()
     assert.is_true(moth.equal(m4(x), moth.export(m4, { x })(x)))
   end)
 
+  it("ONNX: static layers are QuantizeLinear and DequantizeLinear, others what they are made of", function()
+    local m, x = trained(cnn, 4, 2, 8, 8)
+    local path = os.tmpname()
+    for name, made in require "moth.each" { static = calibrated(m, x), int4 = q.quantize_weights(m, { group = 32 }) } do
+      moth.onnx.export(made, x, path)
+      local f = io.open(path, "rb")
+      local text = f:read("*a")
+      f:close()
+      assert.equal(name == "static", text:find("DequantizeLinear", 1, true) ~= nil, name)
+      local session = moth.onnx.InferenceSession(path)
+      local y = session:run(nil, { [session:get_inputs()[1].name] = x })
+      assert.is_true(q.sqnr(made(x), y[1]) > 35, name)
+    end
+    os.remove(path)
+  end)
+
   -- What accuracy does not notice (docs/quantization.md).
   it("finds planted mistakes by SQNR", function()
     local m, x = trained(mlp, 64, 20)
