@@ -110,6 +110,17 @@ describe("moth.onnx", function()
     fails("nonzero", moth.onnx.load, path)
   end)
 
+  it("steps of 0 are errors, not loops without an end #quick", function()
+    write(17, { { "STFT", { "x", "step" }, { "y" } } }, { { "x", "float32", { 1, 8, 1 } } }, { { "y", "float32", {} } },
+      { { "step", int64(0) } })
+    local session = moth.onnx.InferenceSession(path)
+    fails("every 0", session.run, session, nil, { x = moth.ones(1, 8, 1) })
+    write(17, { { "MaxPool", { "x" }, { "y" }, { { "kernel_shape", { 2 } }, { "strides", { 0 } } } } },
+      { { "x", "float32", { 1, 1, 8 } } }, { { "y", "float32", {} } })
+    session = moth.onnx.InferenceSession(path)
+    fails("at least 1", session.run, session, nil, { x = moth.ones(1, 1, 8) })
+  end)
+
   it("what is not known is an error before anything runs, with the node and the operator #quick", function()
     local x = { { "x", "float32", { 2 } } }
     local y = { { "y", "float32", { 2 } } }

@@ -32,6 +32,7 @@ end, { numbers = 23 })
 rule("STFT", "onesided=1", function(c, x, step, window, length)
   local n = length and c:number(length) or window and window:size(1) or x:size(2)
   local hop = c:number(step)
+  if hop < 1 or n < 1 then c:fail("frames of %d every %d", n, hop) end
   if x:dim() == 2 then x = x:unsqueeze(-1) end
   local count = math.floor((x:size(2) - n) / hop) + 1
   local frames = {}
@@ -61,6 +62,7 @@ window("Blackman", 0.42, -0.5, 0.08)
 rule("MelWeightMatrix", "output_datatype=1", function(c, bins, length, rate, low, high)
   local n, size = c:number(bins), c:number(length)
   local function mel(hertz) return 2595 * math.log10(1 + hertz / 700) end
+  c:checked { n, size }
   local from = mel(c:number(low))
   local step = (mel(c:number(high)) - from) / (n + 2)
   local edges, rows = {}, math.floor(size / 2) + 1

@@ -22,6 +22,9 @@ function Call:windows(x, kernel)
   for i = 1, n do
     local size, stride = x:size(i + 2), w.strides[i]
     local wide = (kernel[i] - 1) * w.dilations[i] + 1
+    if not (kernel[i] >= 1 and stride >= 1 and w.dilations[i] >= 1) then
+      self:fail("kernels, strides and dilations are at least 1")
+    end
     w.wide[i] = wide
     local before, after = self.pads and self.pads[i] or 0, self.pads and self.pads[i + n] or 0
     if self.auto_pad == "SAME_UPPER" or self.auto_pad == "SAME_LOWER" then
