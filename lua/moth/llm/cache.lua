@@ -48,7 +48,9 @@ local function take(self)
   if node == self.oldest then return nil end
   unlink(node)
   self.kept = self.kept - 1
-  node.parent.children[node.key] = nil
+  local parent = node.parent
+  parent.children[node.key] = nil
+  if parent.owner and next(parent.children) == nil then self.roots[parent.owner] = nil end
   self.node[node.block] = nil
   return node.block
 end
@@ -92,7 +94,7 @@ function Cache:file(seq)
   for j = (seq.filed or 0) + 1, math.floor(seq.n / BLOCK) do
     local parent, block = seq.node, seq.blocks[j]
     if not parent then
-      parent = self.roots[owner] or { children = {} }
+      parent = self.roots[owner] or { children = {}, owner = owner }
       self.roots[owner] = parent
     end
     local key = key_of(seq.ids, j)
