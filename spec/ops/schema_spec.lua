@@ -29,7 +29,7 @@ describe("the op table", function()
     local top = assert(io.popen("cd " .. root .. ". && pwd")):read("*l")
     assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
       ln -s %s/src/moth*.h %s/src && ln -s %s/kernels %s/kernels && \z
-      for d in dispatch composite autograd codegen comm; do ln -s %s/src/$d %s/src/$d; done; \z
+      for d in dispatch composite autograd codegen comm edge; do ln -s %s/src/$d %s/src/$d; done; \z
       ln -s %s/spec %s/spec; mkdir -p %s/lua/moth && ln -s %s/lua/moth/lang %s/lua/moth/lang"):format(dir, dir, dir,
       top, dir, top, dir, top, dir, top, dir, top, dir, dir, top, dir)) == 0)
   end)
