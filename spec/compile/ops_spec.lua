@@ -76,7 +76,7 @@ end
 -- Errors that depend on elements, which are raised where the call runs, as are all of collectives. All others are
 -- raised where it is recorded.
 local late = { "out of range", "between 1 and", "singular", "positive%-definite", "infinite or NaN", "selects",
-  "length of", "is the blank", "probability must", "number or a 0%-dim", "must rise" }
+  "length of", "is the blank", "probability must", "number or a 0%-dim", "must rise", "add up to" }
 
 it("compiled ops raise their errors at their lines, in eager's words", function()
   local count = 0

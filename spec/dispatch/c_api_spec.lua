@@ -91,7 +91,7 @@ describe("the floors", function()
   local floors = {
     { "math" }, { "core" }, { "device", "io", "emu" }, { "dispatch" },
     { "autograd", "comm", "kernels/common", "codegen" }, { "kernels/cpu", "cuda" },
-    { "kernels/cuda" }, { "composite" }, { "graph", "profile" }, { "lua" }, { "lua/launcher" },
+    { "kernels/cuda" }, { "composite" }, { "graph", "profile", "edge" }, { "lua" }, { "lua/launcher" },
   }
   local height = {}
   for i, names in ipairs(floors) do

@@ -154,7 +154,7 @@ MothStatus moth_process_wait(const int *fds, int n, double seconds, bool *ready)
   for (int i = 0; i < n; i++)
     p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
   p[n] = (struct pollfd){.fd = catching.active ? catching.bell[0] : -1, .events = POLLIN};
-  int ms = seconds < 0 ? -1 : seconds > 1e6 ? 1000000000 : (int)(seconds * 1e3 + 0.999);
+  int ms = seconds > 1e6 ? 1000000000 : seconds > 0 ? (int)(seconds * 1e3 + 0.999) : 0;
   int k = poll(p, (nfds_t)n + 1, ms);
   if (k > 0 && p[n].revents)
     moth_wire_hush(catching.bell);

@@ -20,8 +20,8 @@ MOTH_API void moth_process_signal(int pid, int signal_number);
  * threads. */
 MOTH_API MothStatus moth_process_catch(const int *signals, int n);
 MOTH_API void moth_process_release(void);
-/* Waits until a file descriptor can be read, a signal has come, or the time is over. ready[i]: fds[i] can be read, or
- * is at its end. */
+/* Waits until a file descriptor can be read, a signal has come, or the time is over, at most 11 days. ready[i]: fds[i]
+ * can be read, or is at its end. */
 MOTH_API MothStatus moth_process_wait(const int *fds, int n, double seconds, bool *ready);
 /* A signal that has come since it was last asked for; 0: none. */
 MOTH_API int moth_process_caught(void);

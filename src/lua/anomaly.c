@@ -118,20 +118,20 @@ enum { FINE, WRONG, UNKNOWN };
 #define LOOK(name, Word, Words, exponent)                                                          \
   typedef Word Words __attribute__((vector_size(16)));                                             \
   static int name(const void *data, int64_t n, bool inf) {                                         \
-    const Word *x = data, sign = (Word)((Word)1 << (8 * sizeof(Word) - 1)),                        \
+    const Word *x = data, unsign = (Word)(((uint64_t)1 << (8 * sizeof(Word) - 1)) - 1),            \
                least = (Word)((exponent) - (inf ? 1 : 0));                                         \
     enum { LANES = 16 / sizeof(Word) };                                                            \
     Words found = {0}, v;                                                                          \
     int64_t i = 0;                                                                                 \
     for (; i + LANES <= n; i += LANES) {                                                           \
       memcpy(&v, x + i, sizeof v);                                                                 \
-      found |= (Words)((v & (Word)~sign) > least);                                                 \
+      found |= (Words)((v & unsign) > least);                                                      \
     }                                                                                              \
     Word any = 0;                                                                                  \
     for (int k = 0; k < LANES; k++)                                                                \
       any |= found[k];                                                                             \
     for (; i < n; i++)                                                                             \
-      any |= (Word)(x[i] & (Word)~sign) > least;                                                   \
+      any |= (Word)(x[i] & unsign) > least;                                                        \
     return any ? WRONG : FINE;                                                                     \
   }
 LOOK(look_half, int16_t, Halves, 0x7c00)

@@ -114,7 +114,8 @@ return {
   },
   out = "(groups * A * (S * L + 4)) : dtype_named(\"uint8\")",
   grad = "none", reference = "pack_int8",
-  samples = { "randint(-128, 127, {5,7}):to('int8')", "randint(-128, 127, {6,2,3,3}):to('int8'), 2" },
+  samples = { "randint(-128, 127, {5,7}):to('int8')", "randint(-128, 127, {6,2,3,3}):to('int8'), 2",
+    "randint(-128, 127, {6,2,3,2}):to('int8'), 1, true" },
   errors = { { "randn(3,4):to('int8'), 2", "must divide" }, { "randn(3,4)", "int8" }, { "randn(3,4,5):to('int8')", "2 or 4 dimensions" } },
   doc = "An int8 weight (out, in) or (out, in / groups, kh, kw) in the layout of the kernels of linear_int8 and \z
     conv2d_int8 (their argument `packed`), as bytes; it may change from version to version and is not to be saved. apart: for convolutions whose dilation in x is not 1." },

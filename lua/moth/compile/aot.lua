@@ -79,7 +79,13 @@ local function compile(graph, inputs, inner, o)
 end
 
 --- The segment of a graph, whose graphs inner gets, as of M.backend; nil and why there is none.
-function M.try(graph, inputs, inner, o) return compile(graph, inputs, inner, o or {}) end
+function M.try(graph, inputs, inner, o)
+  if type(graph) ~= "table" or not graph.handle or type(inputs) ~= "table" or not check.is_callable(inner) then
+    check.fail("[compile.aot.try] expected a graph of moth.compile, the list of its inputs and a function(graph, "
+      .. "inputs, info), got %s, %s, %s", type(graph), type(inputs), type(inner))
+  end
+  return compile(graph, inputs, inner, o or {})
+end
 
 --- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
 -- Options: separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the

@@ -4,6 +4,7 @@
 -- input_zero_point. Weights are packed for the CPU's kernels when a layer is made, or loaded.
 local B = require "moth_lua"
 local moth = require "moth"
+local check = require "moth.utils.check"
 local class = require "moth.class"
 local Module = require "moth.nn.module"
 local state_dict = require "moth.nn.state_dict"
@@ -43,7 +44,15 @@ local function read_numbers(self)
   if self._packs then packed(self) end
 end
 
+local function check_spec(self, spec)
+  if type(spec) ~= "table" or moth.is_tensor(spec) or type(rawget(spec, "text")) ~= "string" then
+    check.fail("[quantization.%s] layers of this class are made by convert, quantize_dynamic and quantize_weights",
+      getmetatable(self).__name)
+  end
+end
+
 local function begin(self, spec, weight, scale, bias)
+  check_spec(self, spec)
   self.spec, self.training = spec, false
   self:register_buffer("weight", weight)
   self:register_buffer("scale", scale)
@@ -105,7 +114,10 @@ make("QuantizedConv2d", { __init = static_init, _packs = true,
 
 -- An image of one row.
 make("QuantizedConv1d", { _packs = true,
-  __init = function(self, spec, weight, ...) static_init(self, spec, weight:unsqueeze(3), ...) end,
+  __init = function(self, spec, weight, ...)
+    check_spec(self, spec)
+    static_init(self, spec, weight:unsqueeze(3), ...)
+  end,
   dequantized = function(self) return moth.dequantize(self.weight, self.scale, 0, 1):squeeze(3) end,
   forward = function(self, x)
     local s = self.spec
