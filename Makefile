@@ -236,8 +236,8 @@ demo: deps all
 
 # The runner sets the module paths for a build folder, starts busted, ends with one line of totals.
 # SPECS is handed to busted: SPECS=spec/io, SPECS=--tags=quick.
-# Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: half of their cases,
-# by the seed, and a fifth on the emulation; `make test-full`: all).
+# Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: three tenths of their
+# cases, by the seed, and an eighth on the emulation; `make test-full`: all).
 RUN      = $(LUAJIT) spec/runner.lua
 # A process for each file, so that no spec collects another's garbage; under a tool that makes the start slow, for each
 # folder. The runner's processes take them in this order: what takes longest comes first.
@@ -252,7 +252,7 @@ runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops
   --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(3) -- $(1) $(OPS_EMU) \
   --with MOTH_CUDA=emu -- $(1) spec/cuda --with -- $(1) $(SPECS_CPU))
 test: deps-test cudaemu edge-test
-	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.5,MOTH_FRACTION=0.2)
+	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.3,MOTH_FRACTION=0.12)
 test-full: deps-test cudaemu edge-test
 	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
