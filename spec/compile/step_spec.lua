@@ -53,7 +53,7 @@ local function gpt()
   return m, function() return moth.randint(1, 21, { 2, 6 }) end
 end
 
-describe("compile: the whole step #quick", function()
+describe("compile: the whole step", function()
   before_each(compile.reset)
 
   it("is one graph for an MLP, with each optimizer; the first step makes the optimizer's state", function()
@@ -93,7 +93,7 @@ describe("compile: the whole step #quick", function()
     end
   end)
 
-  it("shows the pass and the gradients in the graph", function()
+  it("shows the pass and the gradients in the graph #quick", function()
     local text
     local w = moth.randn(3):requires_grad_(true)
     compile(function(x)
