@@ -91,7 +91,7 @@ local function perform(run, quiet)
     MOTH_LUAJIT_WARNING = "0",
     LUA_PATH = ("lua/?.lua;lua/?/init.lua;%s/gen/?.lua;spec/?.lua;;"):format(build),
     LUA_CPATH = build .. "/?.so;;",
-    XDG_CACHE_HOME = (build:sub(1, 1) == "/" and "" or os.getenv("PWD") .. "/") .. build .. "/cache", -- not the user's
+    XDG_CACHE_HOME = (build:sub(1, 1) == "/" and "" or lfs.currentdir() .. "/") .. build .. "/cache", -- not the user's
     -- The last one: of the thread-local data of a library loaded late ASan guesses the place by a header of an older
     -- glibc, and takes its own for one where a block stands at 16 bytes past a page; the search for leaks then walks
     -- from an address that is none ("Tracer caught signal 11"). Other blocks it passes over: nothing is looked at less.

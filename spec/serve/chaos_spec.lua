@@ -4,7 +4,8 @@ local cjson = require "cjson"
 local system = require "moth.utils.system"
 
 local has_http = require("moth.serve.front").available()
-local function describe_served(name, fn) (has_http and describe or pending)(name, fn) end
+-- Not under ASan: OpenSSL and cqueues leave memory behind at the end of a process.
+local function describe_served(name, fn) (has_http and describe or pending)(name .. " #noasan", fn) end
 local build = os.getenv "MOTH_BUILD" or "build"
 
 local function shell(command)
@@ -25,7 +26,7 @@ local BODY = '{"inputs":[{"name":"x1","shape":[1,4],"datatype":"FP32","data":[1,
 
 describe_served("moth.serve in trouble #M428", function()
   local path, sockets, servers = os.tmpname(), os.tmpname(), {}
-  setup(function()
+  lazy_setup(function()
     local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"
     package.path = here .. "/?.lua;" .. package.path
     local net = moth.nn.Linear(4, 3)
@@ -37,7 +38,7 @@ describe_served("moth.serve in trouble #M428", function()
     for _, server in ipairs(servers) do server:stop() end
     servers = {}
   end)
-  teardown(function() os.remove(path) end)
+  lazy_teardown(function() os.remove(path) end)
 
   local function start(o)
     o.port, o.models = 0, o.models or { net = path }

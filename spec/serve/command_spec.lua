@@ -12,10 +12,10 @@ local function run(words)
   return text, tonumber(status)
 end
 
-describe("moth serve #M428", function()
+describe("moth serve #M428 #noasan", function()
   local path = os.tmpname()
-  setup(function() moth.export.save(moth.export(function(x) return x * 2 end, { moth.ones(3) }), path) end)
-  teardown(function() os.remove(path) end)
+  lazy_setup(function() moth.export.save(moth.export(function(x) return x * 2 end, { moth.ones(3) }), path) end)
+  lazy_teardown(function() os.remove(path) end)
 
   it("reads its words", function()
     local config = os.tmpname() .. ".lua"

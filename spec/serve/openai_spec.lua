@@ -3,17 +3,18 @@ local moth = require "moth"
 local cjson = require "cjson"
 
 local has_http = require("moth.serve.front").available()
-local function describe_served(name, fn) (has_http and describe or pending)(name, fn) end
+-- Not under ASan: OpenSSL and cqueues leave memory behind at the end of a process.
+local function describe_served(name, fn) (has_http and describe or pending)(name .. " #noasan", fn) end
 
 describe_served("moth.serve's OpenAI paths #M430", function()
   local server
-  setup(function()
+  lazy_setup(function()
     local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"
     package.path = here .. "/?.lua;" .. package.path
     server = moth.serve.spawn { port = 0, limits = { queue = 4, wait_ms = 400 },
       models = { echo = { engine = "echo_engine", options = { pause = 0.002 } } } }
   end)
-  teardown(function() if server then assert.equal(0, server:stop()) end end)
+  lazy_teardown(function() if server then assert.equal(0, server:stop()) end end)
 
   local function post(path, request)
     local answer = server:post(path, cjson.encode(request))

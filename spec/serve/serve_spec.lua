@@ -4,7 +4,8 @@ local cjson = require "cjson"
 local ffi = require "ffi"
 
 local has_http = require("moth.serve.front").available()
-local function describe_served(name, fn) (has_http and describe or pending)(name, fn) end
+-- Not under ASan: OpenSSL and cqueues leave memory behind at the end of a process.
+local function describe_served(name, fn) (has_http and describe or pending)(name .. " #noasan", fn) end
 
 -- Exported models, in files.
 local function save(fn, args, o)
@@ -18,7 +19,7 @@ local function floats(...) return ffi.string(ffi.new("float[?]", select("#", ...
 describe_served("moth.serve #M428 #M429", function()
   local net, server, files = nil, nil, {}
 
-  setup(function()
+  lazy_setup(function()
     moth.manual_seed(3)
     net = moth.nn.Sequential(moth.nn.Linear(4, 8), moth.nn.ReLU(), moth.nn.Linear(8, 3)):eval()
     files[1] = save(net, { moth.randn(2, 4) }, { dynamic_shapes = { { [1] = moth.Dim("batch", { max = 64 }) } } })
@@ -31,7 +32,7 @@ describe_served("moth.serve #M428 #M429", function()
       models = { net = files[1], mixed = files[2], divide = files[3],
         choose = { path = files[4], batching = { max_size = 4 } } } }
   end)
-  teardown(function()
+  lazy_teardown(function()
     if server then assert.equal(0, server:stop()) end
     for _, path in ipairs(files) do os.remove(path) end
   end)
