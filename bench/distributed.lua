@@ -62,7 +62,7 @@ for i = 1, rounds do
     local four = job(command, 4, "init")
     all[who][i]["init of 4"], all[who][i]["start of 4"] = four.init, four.start
     -- A link that needs about as long as backward; sockets, since memory is no link.
-    local slow = job("MOTH_SHARED_MEMORY=0 " .. command, 2, "hidden", LINK)
+    local slow = job("env MOTH_SHARED_MEMORY=0 " .. command, 2, "hidden", LINK)
     for name, value in pairs(slow) do all[who][i][name] = all[who][i][name] or value end
   end
 end
