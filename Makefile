@@ -236,23 +236,23 @@ demo: deps all
 
 # The runner sets the module paths for a build folder, starts busted, ends with one line of totals.
 # SPECS is handed to busted: SPECS=spec/io, SPECS=--tags=quick.
-# Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: three tenths of their
-# cases, by the seed, and an eighth on the emulation; `make test-full`: all).
+# Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: a fifth of their
+# cases, chosen by the seed; `make test-full`: all).
 RUN      = $(LUAJIT) spec/runner.lua
 # A process for each file, so that no spec collects another's garbage; under a tool that makes the start slow, for each
 # folder. The runner's processes take them in this order: what takes longest comes first.
 LONG_SPECS = $(wildcard spec/lua/surface_spec.lua spec/codegen/build_spec.lua spec/kernels/math_spec.lua spec/compile/*_spec.lua spec/kernel/*_spec.lua)
 SPECS_CPU = $(if $(CHOSEN),$(filter-out spec/ops spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))),$(LONG_SPECS) \
   $(filter-out $(LONG_SPECS) spec/ops/% spec/cuda/%,$(wildcard spec/*/*_spec.lua))) $(wildcard spec/*_spec.lua)
-# runs(arguments for each, more environment for the ops on the CPU, and on the emulation)
+# runs(arguments for each, more environment for the ops on the emulation)
 # A filter alone (SPECS=--tags=quick) is one of all specs of the CPU.
 CHOSEN   = $(filter --%,$(SPECS))
 OPS_EMU  = $(filter-out spec/ops/schema_spec.lua spec/ops/records_spec.lua,$(wildcard spec/ops/*_spec.lua))
-runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops $(SPECS_CPU)),--with $(2) -- $(1) spec/ops \
-  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(3) -- $(1) $(OPS_EMU) \
+runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops $(SPECS_CPU)),$(1) spec/ops \
+  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(2) -- $(1) $(OPS_EMU) \
   --with MOTH_CUDA=emu -- $(1) spec/cuda --with -- $(1) $(SPECS_CPU))
 test: deps-test cudaemu edge-test
-	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.3,MOTH_FRACTION=0.12)
+	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.2)
 test-full: deps-test cudaemu edge-test
 	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
@@ -279,7 +279,7 @@ COVERED  := --quiet --rc lcov_branch_coverage=1
 coverage: deps-cover
 	$(SUBMAKE) B=$(B)/coverage CFLAGS="--coverage -fprofile-update=atomic" OPT_CORE=-O1 OPT_KERN=-O1 OPT_generic=-O1 libs emu-lib
 	@find $(B)/coverage -name '*.gcda' -delete
-	@$(RUN) --build=$(B)/coverage -- $(call runs,--exclude-tags=noasan$(comma)slow,,MOTH_FRACTION=0.3)
+	@$(RUN) --build=$(B)/coverage -- $(call runs,--exclude-tags=noasan$(comma)slow,MOTH_FRACTION=0.3)
 	@lcov $(COVERED) --capture -d $(B)/coverage/obj -b . --no-external -o $(B)/coverage/all.info \
 	  2>$(B)/coverage/lcov.log || { cat $(B)/coverage/lcov.log; exit 1; } # it warns of itself
 	@lcov $(COVERED) --extract $(B)/coverage/all.info '$(CURDIR)/src/*' '$(CURDIR)/kernels/*' -o $(B)/coverage/moth.info

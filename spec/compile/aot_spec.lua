@@ -456,6 +456,23 @@ describe("the joint graph", function()
     end
   end)
 
+  it("takes what reaches one result only from the gradient of that result", function()
+    -- what dropout saves has no part in the gradient of `doubled`: what it gave was overwritten
+    for _, backend in ipairs { "eager", "aot_eager", "blocks" } do
+      local function f(x)
+        local doubled = x * 2
+        return F.dropout(doubled, 0.4, true):copy_(doubled), doubled
+      end
+      if backend ~= "eager" then f = moth.compile(f, { backend = backend }) end
+      local x = moth.ones(3):requires_grad_(true)
+      local y, z = f(x)
+      for _ = 1, 2 do z:sum():backward() end
+      assert.same({ 4, 4, 4 }, x.grad:totable())
+      y:sum():backward()
+      assert.same({ 6, 6, 6 }, x.grad:totable())
+    end
+  end)
+
   it("frees what the calls of one gradient have saved, not those of another", function()
     for _, backend in ipairs { "eager", "aot_eager", "blocks" } do
       local function f(x, w) return x:exp() + w:exp(), (x:tanh() * 2):sum() end

@@ -27,7 +27,7 @@ return function(rank, size)
     close("norm", moth.nn.utils.grad_norm(cut:parameters()), moth.nn.utils.grad_norm(one:parameters()))
   end
 
-  -- a capacity: what finds no room is dropped, against the same by hand
+  -- a capacity: what is beyond it is dropped, against the same by hand
   do
     moth.manual_seed(4)
     local full = dist.MoE(6, 10, { num_experts = 4, top_k = 2, mesh = alone.all })
@@ -37,13 +37,13 @@ return function(rank, size)
     local x = moth.randn(9, 6)
     local a, b = x:clone():requires_grad_(), x:clone():requires_grad_()
     local y, z = full(a), cut(b)
-    local room, taken, dropped = math.ceil(0.75 * 9 * 2 / 4), { 0, 0, 0, 0 }, 0
+    local capacity, taken, dropped = math.ceil(0.75 * 9 * 2 / 4), { 0, 0, 0, 0 }, 0
     local _, chosen = full.router(x):softmax(2):topk(2, 2)
     local lost = {} -- { token, choice }
     for choice = 1, 2 do
       for token = 1, 9 do
         local e = chosen[token][choice]:item()
-        if taken[e] < room then
+        if taken[e] < capacity then
           taken[e] = taken[e] + 1
         else
           dropped, lost[#lost + 1] = dropped + 1, { token, choice }
@@ -60,10 +60,10 @@ return function(rank, size)
     end
     z:pow(2):sum():backward()
     assert(b.grad:isfinite():all():item() and cut.aux_loss:item() == full.aux_loss:item())
-    local roomy = dist.MoE(6, 10, { num_experts = 4, top_k = 2, mesh = alone.all, capacity_factor = 4 })
-    roomy:load_state_dict(full:state_dict())
-    close("room for all", roomy(x), y)
-    assert(roomy.dropped == 0 and tostring(roomy):find("capacity_factor=4", 1, true))
+    local ample = dist.MoE(6, 10, { num_experts = 4, top_k = 2, mesh = alone.all, capacity_factor = 4 })
+    ample:load_state_dict(full:state_dict())
+    close("a capacity for all", ample(x), y)
+    assert(ample.dropped == 0 and tostring(ample):find("capacity_factor=4", 1, true))
     assert(cut(moth.empty(0, 6)):numel() == 0)
     assert(not pcall(dist.MoE, 4, 4, { num_experts = 2, capacity_factor = 0 }))
   end

@@ -179,6 +179,12 @@ describe("moth run", function()
     os.remove(script)
   end)
 
+  it("does not wait where no time is given", function()
+    local from = now()
+    for _, seconds in ipairs { 0, -1, -1e9, -math.huge, 0 / 0 } do assert.same({}, B.process.wait({}, seconds)) end
+    assert.is_true(now() - from < 5)
+  end)
+
   it("leaves no process behind", function()
     local code = 'io.popen "exec sleep 54321" print "here" require("moth_lua").process.wait({}, 60)'
     local script = written(code)

@@ -99,7 +99,7 @@ static MothStatus named(const MothOp *op, const char *what, const char *list, ui
       if (!strcmp(op->args[i].name, word))
         bit = 1u << i;
     for (int i = 0; i < op->nresults && !bit; i++) {
-      char result[16];
+      char result[32];
       snprintf(result, sizeof result, i ? "result%d" : "result", i);
       if (!strcmp(result, word))
         bit = 1u << (16 + i);

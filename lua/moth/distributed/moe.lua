@@ -118,8 +118,8 @@ local function back(order) -- the inverse of a permutation
   return moth.empty_like(order):scatter(1, order, places)
 end
 
--- The places in `flat`, of the experts that were chosen choice by choice, that an expert has room for, ordered by
--- expert; how many of each, and how many were dropped.
+-- flat: the expert of each choice. Returns the positions in it of the choices within the capacity of their expert, ordered
+-- by expert; how many of each expert; and how many were dropped.
 local function admitted(self, flat, counts)
   local n, E = flat:numel(), self.num_experts
   local capacity = math.ceil(self.capacity_factor * n / E)
@@ -133,7 +133,7 @@ end
 
 --- x (…, dim) -> the same. Afterwards aux_loss is the load-balancing loss of Switch Transformer over this rank's tokens
 -- (1 if all experts get as many), counts how many tokens each expert got from here, and dropped how many choices of
--- tokens found no room (capacity_factor).
+-- tokens were beyond the capacity of their expert (capacity_factor).
 function MoE:forward(x)
   local group, E, k = self.group, self.num_experts, self.top_k
   if x:size(-1) ~= self.dim then
