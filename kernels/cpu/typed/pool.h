@@ -12,10 +12,49 @@ enum { POOL_BLOCK = 256 };
 
 /* Windows [o0, o0 + m) read `line`, a row of the image from the first window's first position on, padded at both
  * ends, so that POOL_LANES windows are computed at a time without checks for the image's edges. */
-enum { POOL_LANES = 16, POOL_LINE = 4096 };
+enum { POOL_LINE = 4096 };
+
+/* Elements of a vector of the instruction set. A wider one gcc takes apart lane by lane, into code that is long and slow. */
+#if defined(__AVX512F__)
+#define POOL_BYTES 64
+#elif defined(__AVX2__)
+#define POOL_BYTES 32
+#else
+#define POOL_BYTES 16
+#endif
+#if MOTH_REAL_KIND == 1
+#define POOL_LANES (POOL_BYTES / 4)
+#else
+#define POOL_LANES (POOL_BYTES / 8)
+#endif
+/* Of two vectors: the elements at even places; the first and the second half of both, interleaved. */
+#if POOL_LANES == 16
+#define POOL_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define POOL_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define POOL_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif POOL_LANES == 8
+#define POOL_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define POOL_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define POOL_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#elif POOL_LANES == 4
+#define POOL_EVEN 0, 2, 4, 6
+#define POOL_LOW 0, 4, 1, 5
+#define POOL_HIGH 2, 6, 3, 7
+#else
+#define POOL_EVEN 0, 2
+#define POOL_LOW 0, 2
+#define POOL_HIGH 1, 3
+#endif
 
 typedef real pool_vec __attribute__((vector_size(POOL_LANES * sizeof(real))));
 typedef arg_pos pool_at __attribute__((vector_size(POOL_LANES * sizeof(real))));
+
+static inline pool_at pool_lanes(void) { /* 0, 1, 2 … */
+  pool_at lane;
+  for (int i = 0; i < POOL_LANES; i++)
+    lane[i] = i;
+  return lane;
+}
 
 /* Loads POOL_LANES elements of a line, `stride` apart. By explicit vectors: the compiler would use scalar code for
  * the last elements of a loop of stride 2, as it may not read the element after them. A line has one more. */
@@ -24,8 +63,7 @@ static inline void pool_load(const real *a, int64_t stride, pool_vec *out) {
   memcpy(&low, a, sizeof low);
   if (stride == 2) {
     memcpy(&high, a + POOL_LANES, sizeof high);
-    low = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
-                                  30);
+    low = __builtin_shufflevector(low, high, POOL_EVEN);
   } else if (stride != 1) {
     for (int i = 0; i < POOL_LANES; i++)
       low[i] = a[i * stride];
@@ -96,7 +134,7 @@ static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, re
 static void max_pool_row(const struct MothPoolPlanes *q, const stored *in, const stored *end,
                          int64_t oy, int64_t o0, int64_t m, real *best, arg_pos *at) {
   const MothPoolAxis *x = &q->x;
-  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const pool_at lane = pool_lanes();
   real line[POOL_LINE];
   for (int64_t y = q->y.begin[oy]; y < q->y.end[oy]; y += q->y.dilation) {
     const real *from = pool_in_place(x, in + y * x->in, o0, m, end);
@@ -138,7 +176,7 @@ static inline void pool_put_positions(const pool_at *at, int64_t base, int64_t *
 MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, int64_t cols,
                                  int64_t stride, int64_t down, int64_t across) {
 #if MOTH_STORED == 0
-  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const pool_at lane = pool_lanes();
   const int64_t width = q->x.in, cells = q->x.out, high = q->y.out, size = q->y.in * width;
   const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES,
                 row_stride = q->y.stride * width;
@@ -270,7 +308,7 @@ static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
   if (!pool_inside(y) || !pool_inside(x) || y->kernel != 2 || x->kernel != 2 || y->stride != 2 ||
       x->stride != 2 || y->dilation != 1 || x->dilation != 1)
     return 0;
-  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const pool_at lane = pool_lanes();
   const int64_t width = x->in, cells = x->out, high = y->out, size = y->in * width, base = q->base;
   const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
   const int64_t have = q->planes * size, space = q->planes * high * cells;
@@ -299,10 +337,8 @@ static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
                          (down == (arg_pos)width + 1));
           pool_vec even = (pool_vec)((pool_at)v & (at == here));
           pool_vec odd = (pool_vec)((pool_at)v & (at == here + 1));
-          pool_vec low = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                                 21, 6, 22, 7, 23);
-          pool_vec up = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
-                                                29, 14, 30, 15, 31);
+          pool_vec low = __builtin_shufflevector(even, odd, POOL_LOW);
+          pool_vec up = __builtin_shufflevector(even, odd, POOL_HIGH);
           memcpy(out + to + row * width + 2 * j, &low, sizeof low);
           memcpy(out + to + row * width + 2 * j + POOL_LANES, &up, sizeof up);
         }
