@@ -10,8 +10,15 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-enum { V = 64 / sizeof(real), TILE = 16 };
-typedef real vec __attribute__((vector_size(64), may_alias));
+#ifdef __AVX512F__
+#define FFT_BYTES 64
+#elif defined(__AVX2__)
+#define FFT_BYTES 32
+#else
+#define FFT_BYTES 16
+#endif
+enum { V = FFT_BYTES / sizeof(real), TILE = 16 };
+typedef real vec __attribute__((vector_size(FFT_BYTES), may_alias));
 typedef struct Z {
   vec re, im;
 } Z;
