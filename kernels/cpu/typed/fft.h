@@ -10,15 +10,8 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-#ifdef __AVX512F__
-#define FFT_BYTES 64
-#elif defined(__AVX2__)
-#define FFT_BYTES 32
-#else
-#define FFT_BYTES 16
-#endif
-enum { V = FFT_BYTES / sizeof(real), TILE = 16 };
-typedef real vec __attribute__((vector_size(FFT_BYTES), may_alias));
+enum { V = MOTH_VECTOR_BYTES / sizeof(real), TILE = 16 };
+typedef real vec __attribute__((vector_size(MOTH_VECTOR_BYTES), may_alias));
 typedef struct Z {
   vec re, im;
 } Z;
@@ -534,11 +527,18 @@ MOTH_TYPED_REAL void fft_halves(const struct MothFft *f) {
 
 MOTH_TYPED_REAL void fft_lines(const struct MothFft *f) {
   real *x = f->work, *y = x + moth_fft_work(f->plan) / 2 * V;
-  if (f->kind == MOTH_FFT_C2C)
-    c2c(f, x, y);
-  else if (f->kind == MOTH_FFT_R2C)
-    r2c(f, x, y);
-  else
-    c2r(f, x, y);
+  for (int first = 0; first < f->lines; first += V) {
+    MothFft part = *f;
+    part.lines = f->lines - first < V ? f->lines - first : V;
+    part.in_at += first;
+    part.out_at += first;
+    part.turn = f->turn ? (const real *)f->turn + 2 * first : NULL;
+    if (f->kind == MOTH_FFT_C2C)
+      c2c(&part, x, y);
+    else if (f->kind == MOTH_FFT_R2C)
+      r2c(&part, x, y);
+    else
+      c2r(&part, x, y);
+  }
 }
 #endif

@@ -14,35 +14,27 @@ enum { POOL_BLOCK = 256 };
  * ends, so that POOL_LANES windows are computed at a time without checks for the image's edges. */
 enum { POOL_LINE = 4096 };
 
-/* Elements of a vector of the instruction set. A wider one gcc takes apart lane by lane, into code that is long and slow. */
-#if defined(__AVX512F__)
-#define POOL_BYTES 64
-#elif defined(__AVX2__)
-#define POOL_BYTES 32
-#else
-#define POOL_BYTES 16
-#endif
 #if MOTH_REAL_KIND == 1
-#define POOL_LANES (POOL_BYTES / 4)
+#define POOL_LANES (MOTH_VECTOR_BYTES / 4)
 #else
-#define POOL_LANES (POOL_BYTES / 8)
+#define POOL_LANES (MOTH_VECTOR_BYTES / 8)
 #endif
 /* Of two vectors: the elements at even places; the first and the second half of both, interleaved. */
 #if POOL_LANES == 16
 #define POOL_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define POOL_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define POOL_LOW  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define POOL_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #elif POOL_LANES == 8
 #define POOL_EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define POOL_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define POOL_LOW  0, 8, 1, 9, 2, 10, 3, 11
 #define POOL_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #elif POOL_LANES == 4
 #define POOL_EVEN 0, 2, 4, 6
-#define POOL_LOW 0, 4, 1, 5
+#define POOL_LOW  0, 4, 1, 5
 #define POOL_HIGH 2, 6, 3, 7
 #else
 #define POOL_EVEN 0, 2
-#define POOL_LOW 0, 2
+#define POOL_LOW  0, 2
 #define POOL_HIGH 1, 3
 #endif
 

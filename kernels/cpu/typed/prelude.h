@@ -27,6 +27,15 @@
 #include "kernels/math_libm.h"
 #include MOTH_FORMULAS
 
+/* A vector register of the instruction set. gcc takes longer vectors apart lane by lane, into code that is long and slow. */
+#if defined(__AVX512F__)
+#define MOTH_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define MOTH_VECTOR_BYTES 32
+#else
+#define MOTH_VECTOR_BYTES 16
+#endif
+
 #define MOTH_TYPED       static
 #define MOTH_TYPED_FLOAT static
 #define MOTH_TYPED_REAL  static

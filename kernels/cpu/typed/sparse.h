@@ -3,13 +3,6 @@
 #include "kernels/common/sparse.h"
 #include "kernels/cpu/typed/prelude.h"
 
-#if defined(__AVX512F__)
-enum { SPARSE_BYTES = 64 };
-#elif defined(__AVX2__)
-enum { SPARSE_BYTES = 32 };
-#else
-enum { SPARSE_BYTES = 16 };
-#endif
 enum { SPARSE_STRIP = 64, SPARSE_AHEAD = 8, SPARSE_SUMS = 16 };
 
 /* out[i] = the sum of values[j] b[cols[j]][i] over the elements [begin, end) of a row, for `n` columns of at most
@@ -39,9 +32,9 @@ MOTH_FN void sparse_strip(const MothSparse *p, const stored *b, stored *out, int
 }
 
 #if MOTH_IS_FLOAT && !MOTH_STORED
-enum { SPARSE_LANES = SPARSE_BYTES / (int)sizeof(real) };
+enum { SPARSE_LANES = MOTH_VECTOR_BYTES / (int)sizeof(real) };
 typedef real sparse_vector
-    __attribute__((vector_size(SPARSE_BYTES), aligned(sizeof(real)), may_alias));
+    __attribute__((vector_size(MOTH_VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
 /* The same for `vectors` whole vectors, whose sums stay in registers. */
 MOTH_FN void sparse_vectors(const MothSparse *p, const stored *b, stored *out, int64_t begin,
@@ -52,7 +45,7 @@ MOTH_FN void sparse_vectors(const MothSparse *p, const stored *b, stored *out, i
     const real *x = b + (p->cols[j] - p->base) * p->k;
     if (j + SPARSE_AHEAD < p->nnz) {
       const char *next = (const char *)(b + (p->cols[j + SPARSE_AHEAD] - p->base) * p->k);
-      for (int i = 0; i < vectors * SPARSE_BYTES; i += 64)
+      for (int i = 0; i < vectors * MOTH_VECTOR_BYTES; i += 64)
         __builtin_prefetch(next + i);
     }
     sparse_vector v = (sparse_vector){0} + values[j];
