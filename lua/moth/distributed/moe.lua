@@ -118,8 +118,8 @@ local function back(order) -- the inverse of a permutation
   return moth.empty_like(order):scatter(1, order, places)
 end
 
--- flat: the expert of each choice. Returns the positions in it of the choices within the capacity of their expert, ordered
--- by expert; how many of each expert; and how many were dropped.
+-- flat: the expert of each choice. Returns the positions in it of the choices within the capacity of their expert,
+-- ordered by expert; how many of each expert; and how many were dropped.
 local function admitted(self, flat, counts)
   local n, E = flat:numel(), self.num_experts
   local capacity = math.ceil(self.capacity_factor * n / E)
