@@ -73,6 +73,7 @@ local chunk = ffi.new("char[?]", 65536)
 
 -- More bytes; nil: the end, or no byte in `seconds`.
 local function more(self)
+  if not self.fd then return nil end
   local got = tonumber(ffi.C.moth_recv(self.fd, chunk, 65536, 0))
   return got > 0 and ffi.string(chunk, got) or nil
 end

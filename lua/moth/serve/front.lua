@@ -95,7 +95,7 @@ local function on_path(path)
   if #path > 107 then return nil, "the path is longer than 107 bytes" end
   address.family = UNIX
   ffi.copy(address.path, path)
-  local ok, other = pcall(require("moth.serve.client").connect, path, 1)
+  local ok, other = pcall(require("moth.serve.client").connect, path, { seconds = 1 })
   if ok then
     other:close()
     return nil, "another server listens there"

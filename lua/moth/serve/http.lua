@@ -192,32 +192,38 @@ local function head_text(self, status, fields, extra)
   return table.concat(lines)
 end
 
+-- Sends a text; a connection that does not take it is given up.
+local function put(self, text)
+  if self.lost then return false end
+  if send(self.connection.fd, text) then return true end
+  self.lost, self.keep = true, false
+  return false
+end
+
 --- Answers; fields: { name, value, name, value, … }. close: ends the connection, for a body that was not read.
 function Request:respond(status, fields, body, close)
   if self.status then return false end
   self.status = status
   if close or not self.taken and (self.size or 0) > 0 or self.connection.listener.draining then self.keep = false end
   local text = head_text(self, status, fields, ("content-length: %d\r\n"):format(#body))
-  local fd = self.connection.fd
-  if self.method == "HEAD" then return send(fd, text) end
-  if #body <= CHUNK then return send(fd, text .. body) end
-  return send(fd, text) and send(fd, body)
+  if self.method == "HEAD" then return put(self, text) end
+  if #body <= CHUNK then return put(self, text .. body) end
+  return put(self, text) and put(self, body)
 end
 
 --- Begins an answer in parts; then write(text) and finish().
 function Request:begin(status, fields)
   self.status, self.chunked = status, not self.old
   if self.old or self.connection.listener.draining then self.keep = false end
-  return send(self.connection.fd, head_text(self, status, fields,
-    self.chunked and "transfer-encoding: chunked\r\n" or ""))
+  return put(self, head_text(self, status, fields, self.chunked and "transfer-encoding: chunked\r\n" or ""))
 end
 
 function Request:write(text)
   if text == "" then return true end
-  return send(self.connection.fd, self.chunked and ("%x\r\n%s\r\n"):format(#text, text) or text)
+  return put(self, self.chunked and ("%x\r\n%s\r\n"):format(#text, text) or text)
 end
 
-function Request:finish() return not self.chunked or send(self.connection.fd, "0\r\n\r\n") end
+function Request:finish() return not self.chunked or put(self, "0\r\n\r\n") end
 
 -- ---- connections -------------------------------------------------------------------------------------
 
@@ -263,7 +269,8 @@ local function next_head(self, idle)
   end
 end
 
---- Answers the requests of a connection until it ends; closes it. listener: { handler, keep_alive (seconds), draining }.
+--- Answers the requests of a connection until it ends; closes it. listener: { handler, keep_alive (seconds),
+-- connections, draining }.
 function M.serve(fd, listener)
   local self = { fd = fd, rest = "", listener = listener }
   listener.connections[fd] = self
@@ -279,9 +286,7 @@ function M.serve(fd, listener)
     elseif status then
       refuse(request, status, why)
     end
-    if not request.keep and request.status and not self.ended then
-      if request.size or status then linger(fd) end
-    end
+    if not request.keep and not self.ended and not request.lost and (request.size or status) then linger(fd) end
   until not request.keep or self.ended
   listener.connections[fd] = nil
   self.fd = nil

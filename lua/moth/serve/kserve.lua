@@ -7,18 +7,16 @@ local M = {}
 local MAX_DEPTH = 64
 local MOST = 2 ^ 31 -- elements
 
-local decoder
+local decoder, null -- null: of cjson
 --- The reader of JSON that clients send; gives nil and why.
 function M.decode(text)
   if not decoder then
-    decoder = require("cjson.safe").new()
+    decoder, null = require("cjson.safe").new(), require("cjson").null
     decoder.decode_max_depth(MAX_DEPTH)
     decoder.decode_invalid_numbers(false)
   end
   return decoder.decode(text)
 end
-
-local null = function() return require("cjson").null end
 
 -- ---- checks ------------------------------------------------------------------------------------------
 
@@ -117,7 +115,7 @@ local function read(sig, body, header_size)
   local request, why = M.decode(text)
   if type(request) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
   for key, value in each(request) do
-    if value == null() then request[key] = nil end
+    if value == null then request[key] = nil end
   end
   fields(request, "", REQUEST)
   if request.id ~= nil and type(request.id) ~= "string" then refuse("id", "expected a text") end

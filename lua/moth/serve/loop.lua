@@ -24,7 +24,8 @@ int moth_signalfd(int fd, const moth_sigset *set, int flags) __asm__("signalfd")
 int moth_sigmask(int how, const moth_sigset *set, moth_sigset *before) __asm__("pthread_sigmask");
 int sigemptyset(moth_sigset *set); int sigaddset(moth_sigset *set, int number);
 int moth_close(int fd) __asm__("close");
-ssize_t moth_read(int fd, void *to, size_t size) __asm__("read");]]):format(ffi.arch == "x64" and "" or "uint32_t gap;"))
+ssize_t moth_read(int fd, void *to, size_t size) __asm__("read");]])
+  :format(ffi.arch == "x64" and "" or "uint32_t gap;"))
 
 local C = ffi.C
 local IN, OUT, ERR, HUP = 1, 4, 8, 16

@@ -22,7 +22,10 @@ local kinds = {
   moth_connections = { "gauge", "Open connections." },
 }
 
-function Metrics:__init() self.values, self.extra = {}, {} end
+function Metrics:__init()
+  self.values, self.extra = {}, {}
+  self.labels = {} -- texts of labels, by model and by model and status
+end
 
 local function escape(text) return (text:gsub('[\\"\n]', { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" })) end
 
@@ -50,21 +53,29 @@ function Metrics:observe(name, labels, value)
     series[labels] = h
   end
   h.sum, h.count = h.sum + value, h.count + 1
-  for i, bound in ipairs(kinds[name][3]) do
-    if value <= bound then
-      h[i] = (h[i] or 0) + 1
-      break
-    end
-  end
+  local bounds, i = kinds[name][3], 1
+  while bounds[i] and value > bounds[i] do i = i + 1 end
+  h[i] = (h[i] or 0) + 1 -- the last one, beyond all bounds, is not printed
 end
 
 -- ---- what happens ------------------------------------------------------------------------------------
 
-function Metrics.label(_, model) return ('model="%s"'):format(escape(model)) end
+--- The label of a model of this server.
+function Metrics:label(model)
+  local own = self.labels[model]
+  if not own then
+    own = { text = ('model="%s"'):format(escape(model)) }
+    self.labels[model] = own
+  end
+  return own.text
+end
 
 function Metrics:request(model, status, seconds)
-  self:add("moth_requests_total", ('%s,code="%d"'):format(self:label(model), status))
-  if seconds then self:observe("moth_request_seconds", self:label(model), seconds) end
+  local label = self:label(model)
+  local own = self.labels[model]
+  if not own[status] then own[status] = ('%s,code="%d"'):format(label, status) end
+  self:add("moth_requests_total", own[status])
+  if seconds then self:observe("moth_request_seconds", label, seconds) end
 end
 function Metrics:computed(model, wait, seconds)
   self:observe("moth_wait_seconds", self:label(model), wait)

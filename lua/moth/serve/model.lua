@@ -83,9 +83,9 @@ end
 function Model:retry_after() return math.max(1, math.ceil((self.next_start or 0) - front.now())) end
 function Model:is_ready() return self.worker ~= nil and self.worker.state == "ready" end
 
---- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, gone() (whether
--- its client has left). Returns 200 and { outputs = { { dtype, shape, bytes } }, wait, seconds, size (of its batch) },
--- or a status, why and Retry-After.
+--- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, request (whose
+-- is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape, bytes } }, wait, seconds,
+-- size (of its batch) }, or a status, why and Retry-After.
 function Model:compute(entry)
   setmetatable(entry, Entry)
   local ok, status, why, retry = self:admit(entry)
@@ -133,7 +133,7 @@ function Model:take()
       fits = self.signature.batch and not first.alone and entry.key == first.key and rows + entry.rows <= most
         and self:guilt(entry) == 0
     end
-    if fits and entry.gone and entry.gone() then
+    if fits and entry.request and entry.request:is_gone() then
       entry:finish(499, "the client has left")
       self.rows = self.rows - entry.rows
     elseif fits then

@@ -136,7 +136,7 @@ local function infer(call, name)
   if sig.steps then return call:refuse(400, ("'%s' is a language model: POST /v1/completions"):format(name)) end
   local entry, message = kserve.read(sig, body, call.request:header "inference-header-content-length")
   if not entry then return call:refuse(400, message) end
-  entry.gone = function() return call.request:is_gone() end
+  entry.request = call.request
   local code, result, retry = model:compute(entry)
   if code ~= 200 then return call:refuse(code, result, false, retry) end
   call.metrics:computed(name, result.wait, result.seconds)
@@ -157,8 +157,9 @@ local function metrics(call)
   call:answer(200, call.metrics:text(), { "content-type", "text/plain; version=0.0.4" })
 end
 
--- Method, pattern of the path, function; admin: on the unix socket alone.
+-- Method, pattern of the path, function; admin: on the unix socket alone. known: paths of models that have been asked.
 local routes = {
+  known = {},
   { "GET", "^/v2/?$", server_metadata },
   { "GET", "^/v2/health/live$", live },
   { "GET", "^/v2/health/ready$", ready },
@@ -178,9 +179,14 @@ end
 local function route(call, list)
   local request, other = call.request, nil
   local method = request.method == "HEAD" and "GET" or request.method
+  local known = list.known[request.path]
+  if known and known[1][1] == method then return known[1][3](call, known[2]) end
   for _, r in ipairs(list) do
     local word = request.path:match(r[2])
-    if word and r[1] == method then return r[3](call, decode(word)) end
+    if word and r[1] == method then
+      if call.models[word] then list.known[request.path] = { r, word } end -- there are as many as models
+      return r[3](call, decode(word))
+    end
     if word then other = r[1] end
   end
   if other then
@@ -190,8 +196,11 @@ local function route(call, list)
   return call:refuse(404, ("there is nothing at %s"):format(request.path:sub(1, 200)), true)
 end
 
-local function guarded(call, fn)
-  local ok, message = xpcall(fn, function(m) return debug.traceback(tostring(m), 2) end)
+local function traced(message) return debug.traceback(tostring(message), 2) end
+
+-- Runs fn(call, list), and answers 500 where it raises an error.
+local function guarded(call, fn, list)
+  local ok, message = xpcall(fn, traced, call, list)
   if not ok then
     io.stderr:write("moth serve: ", message, "\n")
     if not call.request.status then call:refuse(500, "an error of the server's own; its log says more", true) end
@@ -199,17 +208,22 @@ local function guarded(call, fn)
   end
 end
 
+local function route_asked(call, list)
+  if may_ask(call) then return route(call, list) end
+end
+
 --- The handler of the TCP port.
 function M.handler(server)
   return function(request)
     local call = Call(server, request)
-    guarded(call, function() if may_ask(call) then route(call, routes) end end)
+    guarded(call, route_asked, routes)
   end
 end
 
 -- ---- administration --------------------------------------------------------------------------------------
 
 local admin = {
+  known = {},
   { "POST", "^/admin/reload/([^/]+)$", function(call, name)
     local model = find_model(call, name)
     if not model then return end
@@ -228,7 +242,7 @@ local admin = {
 function M.admin(server)
   return function(request)
     local call = Call(server, request)
-    guarded(call, function() route(call, admin) end)
+    guarded(call, route, admin)
   end
 end
 

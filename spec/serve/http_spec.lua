@@ -1,0 +1,159 @@
+-- HTTP/1.1 of moth.serve, byte by byte, with a handler of its own in a process of its own.
+local moth = require "moth"
+
+local SERVER = [[
+local front = require "moth.serve.front"
+local http = require "moth.serve.http"
+http.SLOW, http.WRITE = 0.3, 0.5
+local listener
+listener = front.listen { host = "127.0.0.1", port = 0, connections = 3, keep_alive = 5, handler = function(request)
+  if request.path == "/echo" then
+    local body, status, why = request:body(100000, 0.3)
+    return request:respond(status and not body and status or 200, { "x-query", request.query }, body or why,
+      body == nil)
+  elseif request.path == "/stream" then
+    request:begin(200, {})
+    for i = 1, 3 do
+      request:write("part " .. i)
+      front.sleep(0.01)
+    end
+    return request:finish()
+  elseif request.path == "/large" then
+    return request:respond(200, {}, ("x"):rep(2 ^ 25))
+  elseif request.path == "/stop" then
+    listener.pause()
+    request:respond(200, {}, "")
+    front.spawn(function() front.sleep(0.05) listener.close() front.stop() end)
+    return
+  elseif request.path == "/error" then
+    error "planted"
+  end
+  return request:respond(200, { "content-type", "text/plain" }, request.method .. " " .. request.path)
+end }
+print(listener.port)
+io.stdout:flush()
+front.loop()
+]]
+
+describe("moth.serve's HTTP #M428 #noasan", function()
+  local file, child, port = os.tmpname(), nil, nil
+  lazy_setup(function()
+    local f = io.open(file, "w")
+    f:write(SERVER)
+    f:close()
+    local build = os.getenv "MOTH_BUILD" or "build"
+    child = io.popen(("env -u LUA_PATH -u LUA_CPATH %s/moth %s 2>&1"):format(build, file))
+    port = tonumber(child:read "*l")
+  end)
+  lazy_teardown(function()
+    assert.equal(200, moth.serve.connect(port):request("GET", "/stop").status)
+    local rest = child:read "*a"
+    child:close()
+    os.remove(file)
+    assert.matches("planted", rest)
+  end)
+
+  -- Sends bytes on a connection of their own; the answers until it ends or no more come.
+  local function talk(bytes, n, method)
+    local client = moth.serve.connect(port, { seconds = 2 })
+    client:send(bytes)
+    local list = {}
+    for i = 1, n or 1 do list[i] = client:receive(nil, method) end
+    local closed = not client:receive()
+    client:close()
+    return list, closed
+  end
+
+  it("several requests in one piece, and one in many", function()
+    local client = moth.serve.connect(port)
+    client:send("\r\nGET /a HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo?q=1 HTTP/1.1\r\nhost:x\r\nContent-Length:3\r\n\r\nabc"
+      .. "HEAD /b HTTP/1.1\r\nHOST: x \r\n\r\nGET http://y/c?d HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert.equal("GET /a", client:receive().body)
+    local echo = client:receive()
+    assert.equal("abc", echo.body)
+    assert.equal("q=1", echo.headers["x-query"])
+    assert.matches("^%a%a%a, %d%d %a%a%a %d%d%d%d %d%d:%d%d:%d%d GMT$", echo.headers.date)
+    local head = client:receive(nil, "HEAD")
+    assert.matches("^7", head.headers["content-length"])
+    assert.equal("GET /c", client:receive().body)
+    local text = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
+    for i = 1, #text do client:send(text:sub(i, i)) end
+    assert.equal("hi", client:receive().body)
+    client:close()
+  end)
+
+  it("a stream in chunks; to HTTP/1.0 until the end", function()
+    local parts = {}
+    local client = moth.serve.connect(port)
+    local answer = client:request("GET", "/stream", nil, nil, function(part) parts[#parts + 1] = part end)
+    client:close()
+    assert.equal(200, answer.status)
+    assert.same({ "part 1", "part 2", "part 3" }, parts)
+    local old, closed = talk("GET /stream HTTP/1.0\r\n\r\n")
+    assert.equal("close", old[1].headers.connection)
+    assert.is_true(closed)
+    old, closed = talk("GET /a HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET /b HTTP/1.0\r\n\r\n", 2)
+    assert.equal("keep-alive", old[1].headers.connection)
+    assert.equal("GET /b", old[2].body)
+    assert.is_true(closed)
+  end)
+
+  it("refuses what it does not read twice alike", function()
+    for bytes, wanted in pairs {
+      ["nonsense\r\n\r\n"] = 400, ["GET /  HTTP/1.1\r\nhost: x\r\n\r\n"] = 400,
+      ["GET / HTTP/1.1\r\n\r\n"] = 400, ["GET / HTTP/2.0\r\nhost: x\r\n\r\n"] = 505,
+      ["GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n"] = 400,
+      ["GET / HTTP/1.1\r\nhost: x\r\na b: y\r\n\r\n"] = 400,
+      ["GET / HTTP/1.1\r\nhost: x\r\n folded\r\n\r\n"] = 400,
+      ["GET / HTTP/1.1\r\nhost : x\r\n\r\n"] = 400,
+      ["GET / HTTP/1.1\nhost: x\r\n\r\n"] = 400,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"] = 400,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n"] = 400,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"] = 400,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"] = 411,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\n\r\n"] = 411,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n"] = 413,
+      ["GET / HTTP/1.1\r\nhost: x\r\na: " .. ("b"):rep(40000) .. "\r\n\r\n"] = 431,
+      ["GET / HTTP/1.1\r\nhost"] = 408,
+      ["POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nab"] = 408,
+    } do
+      local list, closed = talk(bytes)
+      assert.equal(wanted, (list[1] or {}).status, bytes:sub(1, 100))
+      assert.is_true(closed, bytes:sub(1, 100))
+    end
+  end)
+
+  it("asks for a body that waits to be asked for; bodies that were not read end the connection", function()
+    local client = moth.serve.connect(port)
+    client:send "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n"
+    client:send "ab"
+    assert.equal("ab", client:receive().body)
+    client:close()
+    local list, closed = talk("POST /other HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n" .. ("b"):rep(200000))
+    assert.equal("POST /other", list[1].body)
+    assert.equal("close", list[1].headers.connection)
+    assert.is_true(closed)
+  end)
+
+  it("an error of the handler, a client that does not read, more clients than places", function()
+    moth.serve.connect(port, { seconds = 2 }):request("GET", "/error")
+    local lazy = moth.serve.connect(port, { seconds = 2 })
+    lazy:send "GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
+    require("moth.utils.system").sleep(0.8)
+    assert.is_nil(lazy:receive()) -- its connection was given up in the middle
+    local clients = {}
+    for i = 1, 3 do
+      clients[i] = moth.serve.connect(port, { seconds = 2 })
+      assert.equal(200, clients[i]:request("GET", "/").status)
+    end
+    local fourth = moth.serve.connect(port, { seconds = 5 })
+    fourth:send "GET /fourth HTTP/1.1\r\nhost: x\r\n\r\n"
+    clients[1]:close()
+    assert.equal("GET /fourth", fourth:receive().body)
+    fourth:close()
+    for _, client in ipairs(clients) do client:close() end
+    local last, closed = talk "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    assert.equal(200, last[1].status)
+    assert.is_true(closed)
+  end)
+end)
