@@ -1,4 +1,4 @@
-/* GEMM through OpenBLAS's openmp build, opened by its full path at first use, and, for float32 products
+/* GEMM through OpenBLAS's openmp build, opened by its full path at first use (without it: typed/product.h), and, for float32 products
  * that are large enough, on AVX-512 through oneDNN's where it is installed (0.67 to 0.84 of the time;
  * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 turns it off.
  *
@@ -22,6 +22,7 @@
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "core/environment.h"
+#include "core/kept.h"
 #include "core/parallel.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/util.h"
@@ -61,6 +62,8 @@ static void open_blas(void) {
   };
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const char *path = i ? paths[i] : moth_env_text("MOTH_BLAS");
+    if (!i && path && strcmp(path, "none") == 0)
+      return;
     void *lib = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!lib)
       continue;
@@ -127,7 +130,7 @@ void *moth_blas_symbol(const char *symbol) {
   return library ? dlsym(library, symbol) : NULL;
 }
 
-/* Without BLAS, and for dtypes that BLAS lacks: one element of C at a time, summed in k's order. */
+/* For dtypes that BLAS lacks: one element of C at a time, summed in k's order. */
 static void plain(const MothGemm *g) {
   int64_t size = moth_dtype_size((MothDType)g->dtype);
   int64_t c_size = moth_dtype_size(sum_dtype(g));
@@ -206,6 +209,37 @@ static void complex_block(const MothGemm *g, bool ta, bool tb, int lda, int ldb,
           &wide_alpha, g->a, lda, g->b, ldb, &wide_beta, g->c, ldc);
 }
 
+/* --- without BLAS ------------------------------------------------------------------------------- */
+
+/* Whether BLAS has this product, of float32 or float64. */
+static bool has_blas(const MothGemm *g) {
+  return g->dtype == MOTH_FLOAT32 ? sgemm != NULL : dgemm != NULL;
+}
+
+/* An operand in a constant, packed; NULL: it is none. */
+static const void *packed(const MothGemm *g, bool is_a) {
+  const MothKernels *k = moth_cpu_kernels(g->dtype);
+  int64_t elements = k->product_packed(g, is_a), along = is_a ? g->a_col : g->b_row;
+  bool made;
+  void *p = moth_keep(is_a ? g->a : g->b, along == 1, (size_t)(elements * moth_dtype_size((MothDType)g->dtype)), &made);
+  if (p && !made)
+    k->product_pack_whole(g, is_a, p);
+  return p;
+}
+
+/* kernels/cpu/typed/product.h */
+static void own(const MothGemm *g) {
+  const MothKernels *k = moth_cpu_kernels(g->dtype);
+  size_t bytes = (size_t)(k->product_work(g) * moth_dtype_size((MothDType)g->dtype));
+  const void *a = packed(g, true), *b = packed(g, false);
+  void *work = moth_alloc(bytes);
+  if (work)
+    k->gemm_product(g, a, b, work);
+  else
+    plain(g);
+  moth_free(work, bytes);
+}
+
 /* --- float16 and bfloat16 ------------------------------------------------------------------------ */
 
 enum { HALF_M = 256, HALF_N = 384, HALF_K = 512 }; /* 0.5 and 0.75 MB of float32 */
@@ -246,8 +280,7 @@ static void half_block(const MothGemm *g) {
           mm = g->m < HALF_M ? g->m : HALF_M;
   size_t bytes = sizeof(float) * (size_t)(km * (nm + mm));
   float *b = moth_alloc(bytes), *a = b ? b + km * nm : NULL;
-  if (!b || !sgemm) {
-    moth_free(b, bytes);
+  if (!b) {
     plain(g);
     return;
   }
@@ -283,8 +316,12 @@ static void block(const MothGemm *g) {
     return;
   }
   bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);
-  if (!is_complex && (g->dtype != MOTH_FLOAT32 || !sgemm) && (g->dtype != MOTH_FLOAT64 || !dgemm)) {
+  if (!is_complex && !moth_dtype_is_float((MothDType)g->dtype)) {
     plain(g);
+    return;
+  }
+  if (!is_complex && !has_blas(g)) {
+    own(g);
     return;
   }
   bool ta = g->a_col != 1, tb = g->b_col != 1;
@@ -366,6 +403,8 @@ static bool multiplies_half(const MothGemm *g) {
 
 /* Few rows: kernels/cpu/typed/rows.h reads B at the speed of the memory, where BLAS packs it. By shape alone. */
 static bool suits_rows(const MothGemm *g) {
+  if (!sgemm && g->m <= 16 && g->a_col == 1 && g->k && moth_dtype_is_float((MothDType)g->dtype))
+    return true;
   if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
       !moth_dtype_is_float((MothDType)g->dtype))
     return false;
@@ -422,9 +461,9 @@ static bool rows(const MothGemm *g, bool parallel) {
 void moth_gemm(const MothGemm *g, bool parallel) {
   if (!g->m || !g->n)
     return;
+  pthread_once(&once, open_blas);
   if (suits_rows(g) && rows(g, parallel))
     return;
-  pthread_once(&once, open_blas);
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
     if (moth_dtype_is_complex((MothDType)g->dtype))
       plain_complex(g);
@@ -433,7 +472,9 @@ void moth_gemm(const MothGemm *g, bool parallel) {
     return;
   }
   Grid grid = {g, 1, 1, g->m, g->n};
-  for (int64_t n = blocks_for(moth_gemm_flops(g)); n > 1; n /= 2) {
+  /* Without BLAS the bits of an element do not depend on blocks. */
+  bool whole = !sgemm && moth_num_threads() == 1;
+  for (int64_t n = whole ? 1 : blocks_for(moth_gemm_flops(g)); n > 1; n /= 2) {
     if (grid.bm >= grid.bn && grid.bm >= 32)
       grid.bm = ((grid.bm + 1) / 2 + 15) & ~(int64_t)15;
     else if (grid.bn >= 32)

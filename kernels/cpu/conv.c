@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/kept.h"
 #include "core/parallel.h"
 #include "kernels/cpu/conv_columns.h"
 #include "kernels/cpu/conv_product.h"
@@ -265,20 +266,21 @@ static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtyp
       g->k * in_channels * area > INT32_MAX)
     return moth_fail(MOTH_ERR_VALUE, "a row of the image and its channels are too large");
   size_t ints = (size_t)up(2 * kk * (int64_t)sizeof(int32_t), 64);
-  size_t bytes = ints + (size_t)(s.weight_group * s.groups);
+  size_t weights = (size_t)(s.weight_group * s.groups);
+  bool packed;
+  char *kept = moth_keep(p->a, backward, weights, &packed);
+  size_t bytes = kept ? ints : ints + weights;
   char *work = moth_alloc(bytes);
   if (!work)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of packed weight", bytes);
   int32_t *at = (int32_t *)work;
   fill_at(a, &s.layout, s.from, at);
   s.at = at;
-  s.weight = work + ints;
-  if (backward)
-    pack(&s, a, g, p->a, area, in_channels * area, out_channels * in_channels * area, at + kk,
-         work + ints);
-  else
-    pack(&s, a, g, p->a, in_channels * area, area, out_channels * in_channels * area, at + kk,
-         work + ints);
+  char *to = kept ? kept : work + ints;
+  s.weight = to;
+  if (!packed)
+    pack(&s, a, g, p->a, backward ? area : in_channels * area, backward ? in_channels * area : area,
+         out_channels * in_channels * area, at + kk, to);
   double flops = 2.0 * (double)(rows * s.layout.pitch) * (double)(s.to * kk);
   moth_parallel_for(images * s.strips, moth_cpu_flops_grain(flops), gather_range, &s);
   moth_free(work, bytes);

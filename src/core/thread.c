@@ -1,7 +1,11 @@
 #include "core/thread.h"
 
+#include "core/kept.h"
+
 #include <pthread.h>
 #include <stdlib.h>
+
+_Thread_local MothKeeper *moth_keeper;
 
 typedef struct Piece {
   struct Piece *next;

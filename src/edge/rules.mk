@@ -12,14 +12,18 @@ EDGE_LD  ?= $(if $(CROSS),$(CROSS)ld,ld)
 EDGE_OBJCOPY ?= $(if $(CROSS),$(CROSS)objcopy,objcopy)
 EDGE_AR  ?= $(if $(CROSS),$(CROSS)ar,ar)
 EDGE     ?= $(B)/edge$(if $(CROSS),-$(CROSS:-=))
-EDGE_MARCH ?= $(if $(CROSS),,$(ISA_generic))
+# Of the kernels and all else: "generic" (x86-64-v2, arm64), "avx2", "avx512".
+EDGE_ISA ?= generic
+EDGE_MARCH ?= $(if $(CROSS),,$(ISA_$(EDGE_ISA)))
+# 0: weights are packed at each call, and not once into memory of their own.
+EDGE_PACK ?= 1
 EDGE_C    = $(wildcard src/edge/host/*.c) $(filter-out src/edge/whole.c src/edge/edge_run.c,$(wildcard src/edge/*.c)) \
   $(addprefix src/core/,dtype.c error.c tensor.c random.c environment.c thread.c) \
   $(addprefix src/dispatch/,canonical.c result.c call.c eval.c pattern.c) $(wildcard src/dispatch/shape_*.c) \
   $(addprefix src/io/,json.c safetensors.c elements.c) \
   $(EDGE_KERNELS) $(GEN)/shapes.c
 EDGE_INCLUDES = -Isrc/edge/host/include -Isrc -I$(EDGE)/gen -I$(GEN) -I.
-EDGE_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(EDGE_MARCH) -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections \
+EDGE_CFLAGS = -std=gnu17 -D_GNU_SOURCE -DMOTH_EDGE_PACK=$(EDGE_PACK) $(EDGE_MARCH) -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections \
   $(if $(SAN),-g -fsanitize=$(SAN) -fno-omit-frame-pointer,-fno-asynchronous-unwind-tables) $(WARN) -Wno-unknown-pragmas
 EDGE_OPT_CORE = $(if $(SAN),-O1,-Os)
 # Vectorised: they are most of the time, and a fifth larger than with -Os.

@@ -28,6 +28,8 @@ void *moth_edge_take(MothModel *m, size_t count, size_t size) {
 void moth_edge_free(MothModel *m) {
   if (!m)
     return;
+  for (uint32_t i = 0; m->calls && i < m->ncalls; i++)
+    moth_edge_keep_free(&m->calls[i]);
   for (Block *b = m->blocks, *next; b; b = next) {
     next = b->next;
     free(b);
@@ -163,8 +165,11 @@ static MothStatus run_call(const MothModel *m, MothEdgeCall *c) {
 
 MothStatus moth_edge_steps(MothModel *m, bool all) {
   for (uint32_t i = 0; i < m->ncalls; i++) {
+    moth_edge_keep_call(m, &m->calls[i]);
     MothStatus s = run_call(m, &m->calls[i]);
     moth_scratch_reset();
+    if (s == MOTH_OK)
+      moth_edge_keep_made(m, &m->calls[i]);
     if (s != MOTH_OK && !all) {
       moth_error_prefix("[edge] call %u of %s: ", i + 1, moth_edge_name(&m->calls[i]));
       return s;
@@ -218,7 +223,9 @@ static MothStatus measure(MothModel *m) {
     memset(arena, 0, m->arena + MOTH_EDGE_ALIGN);
     moth_edge_place(m, (const void *const *)io, io + m->ninputs, arena);
     moth_scratch_begin(NULL, 0);
+    moth_edge_keep_begin(m, true);
     moth_edge_steps(m, true);
+    moth_edge_keep_end(m);
     copy_outputs(m, io + m->ninputs);
     m->scratch = moth_scratch_end();
     m->measured = true;
@@ -257,7 +264,9 @@ static MothStatus run(MothModel *m, const void *const *in, const int64_t *dims, 
   arena += -(uintptr_t)arena % MOTH_EDGE_ALIGN;
   moth_edge_place(m, in, out, arena);
   moth_scratch_begin(arena + m->arena, m->scratch);
+  moth_edge_keep_begin(m, false);
   MothStatus s = moth_edge_steps(m, false);
+  moth_edge_keep_end(m);
   if (s == MOTH_OK)
     copy_outputs(m, out);
   moth_scratch_end();
