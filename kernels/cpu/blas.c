@@ -217,27 +217,32 @@ static bool has_blas(const MothGemm *g) {
 }
 
 /* An operand in a constant, packed; NULL: it is none. */
-static const void *packed(const MothGemm *g, bool is_a) {
+static const void *packed(MothProduct p, bool is_a) {
+  const MothGemm *g = &p.gemm;
   const MothKernels *k = moth_cpu_kernels(g->dtype);
-  int64_t elements = k->product_packed(g, is_a), along = is_a ? g->a_col : g->b_row;
   bool made;
-  void *p = moth_keep(is_a ? g->a : g->b, along == 1, (size_t)(elements * moth_dtype_size((MothDType)g->dtype)), &made);
-  if (p && !made)
-    k->product_pack_whole(g, is_a, p);
-  return p;
+  p.is_a = is_a;
+  size_t bytes = (size_t)(k->product_packed(&p) * moth_dtype_size((MothDType)g->dtype));
+  int64_t layout = (is_a ? g->a_col : g->b_row) == 1;
+  p.to = moth_keep(is_a ? g->a : g->b, layout, bytes, &made);
+  if (p.to && !made)
+    k->product_pack_whole(&p);
+  return p.to;
 }
 
 /* kernels/cpu/typed/product.h */
 static void own(const MothGemm *g) {
   const MothKernels *k = moth_cpu_kernels(g->dtype);
-  size_t bytes = (size_t)(k->product_work(g) * moth_dtype_size((MothDType)g->dtype));
-  const void *a = packed(g, true), *b = packed(g, false);
-  void *work = moth_alloc(bytes);
-  if (work)
-    k->gemm_product(g, a, b, work);
+  MothProduct p = {.gemm = *g};
+  size_t bytes = (size_t)(k->product_work(&p) * moth_dtype_size((MothDType)g->dtype));
+  p.a = packed(p, true);
+  p.b = packed(p, false);
+  p.work = moth_alloc(bytes);
+  if (p.work)
+    k->gemm_product(&p);
   else
     plain(g);
-  moth_free(work, bytes);
+  moth_free(p.work, bytes);
 }
 
 /* --- float16 and bfloat16 ------------------------------------------------------------------------ */

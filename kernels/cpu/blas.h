@@ -14,7 +14,16 @@ typedef struct MothRows {
   bool native;
 } MothRows;
 
-/* By BLAS for float32 and float64, else by a plain loop. `parallel`: false inside a parallel loop. Results do not depend on
+/* Arguments of kernels/cpu/typed/product.h: an operand to be packed (`to`), or a product. a, b: whole operands that are packed;
+ * NULL: they are packed in `work`, as many elements as product_work says. */
+typedef struct MothProduct {
+  MothGemm gemm;
+  bool is_a;
+  const void *a, *b;
+  void *to, *work;
+} MothProduct;
+
+/* By BLAS for float32 and float64, or by own kernels where there is none; else by a plain loop. `parallel`: false inside a parallel loop. Results do not depend on
  * the number of threads. */
 void moth_gemm(const MothGemm *g, bool parallel);
 /* The BLAS in use: its path, or "none". */

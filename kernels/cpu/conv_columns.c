@@ -290,8 +290,7 @@ static void pick_taps(const Columns *s, char *all, char *some, bool back) {
 bool moth_conv_suits_columns(const MothConvProduct *p) {
   const MothConv *g = &p->g;
   int64_t c = g->c / g->groups, k = g->k / g->groups, stride = g->stride[1];
-  if (g->kernel[0] * g->kernel[1] > MOST_TAPS || c < 16 || k < 16 ||
-      strcmp(moth_blas_name(), "none") == 0)
+  if (g->kernel[0] * g->kernel[1] > MOST_TAPS || c < 16 || k < 16)
     return false;
   switch (p->mode) {
   case MOTH_CONV_FORWARD:

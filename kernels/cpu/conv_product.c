@@ -22,8 +22,7 @@ bool moth_conv_is_product(const MothConv *g) {
       return false;
   double c = (double)(g->c / g->groups), k = (double)(g->k / g->groups);
   /* Small products are not worth a call. */
-  return c >= 16 && k >= 16 && c * k * (double)(g->h * g->w) >= 5e5 &&
-         strcmp(moth_blas_name(), "none") != 0;
+  return c >= 16 && k >= 16 && c * k * (double)(g->h * g->w) >= 5e5;
 }
 
 typedef struct Images {

@@ -46,7 +46,8 @@ static Kept *add(Kept **at, const void *of, int64_t layout, size_t bytes) {
   drop(*at); /* of other sizes: those behind it, too */
   *at = NULL;
   Kept *k = calloc(1, sizeof *k);
-  void *data = bytes < SIZE_MAX - ALIGN ? aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN) : NULL;
+  void *data =
+      bytes < SIZE_MAX - ALIGN ? aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN) : NULL;
   if (!k || !data) {
     free(k);
     free(data);

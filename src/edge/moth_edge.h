@@ -43,7 +43,8 @@ typedef struct MothDim {
 } MothDim;
 
 /* The model of a file, which is read into memory; of n bytes, which are not copied and must outlive the model. They begin at
- * an address that is a multiple of 8. *m is set where the result is 0. */
+ * an address that is a multiple of 8. Beside them a model has some hundred bytes for each call of its program. *m is set where
+ * the result is 0. */
 MOTH_EDGE_API int moth_edge_load(const char *path, MothModel **m);
 MOTH_EDGE_API int moth_edge_load_memory(const void *bytes, size_t n, MothModel **m);
 MOTH_EDGE_API void moth_edge_free(MothModel *m); /* NULL is allowed */
@@ -56,7 +57,9 @@ MOTH_EDGE_API const MothIo *moth_edge_output(const MothModel *m, int i);
 MOTH_EDGE_API const MothDim *moth_edge_dim(const MothModel *m, int i);
 
 /* Bytes of memory that a run needs for these sizes, moth_edge_dims of them (NULL: the example's). The first call for given
- * sizes allocates memory and runs the model once, on zeros, to know what its kernels need. 0: an error. */
+ * sizes runs the model once, on zeros, in memory that it frees afterwards, to know what its kernels need. 0: an error. The
+ * weights of convolutions and of products with many rows are then packed for the kernels, into as much memory again as they
+ * have, which the model keeps. A library of `make edge EDGE_PACK=0` packs them at each call, in the arena. */
 MOTH_EDGE_API size_t moth_edge_arena(MothModel *m, const int64_t *dims);
 
 /* Runs m, for the dims of the last moth_edge_arena. in: an address for each input; out: one for each output; they do not

@@ -17,6 +17,9 @@ extern const uint32_t moth_edge_dtypes; /* bits of the dtypes that values may ha
 /* NULL: the library does not have it. */
 const MothOp *moth_edge_find_op(const char *name, uint32_t *hash);
 
+/* Whether this processor runs the kernels. */
+MothStatus moth_edge_check_cpu(void);
+
 /* Until moth_scratch_end, moth_alloc takes memory of this thread from n bytes at base; base NULL: from the heap, and notes how
  * much there would have to be. moth_scratch_end returns that. A call of a kernel leaves nothing behind: between two of them
  * moth_scratch_reset. In libmoth kernels allocate as ever. */

@@ -12,9 +12,13 @@ EDGE_LD  ?= $(if $(CROSS),$(CROSS)ld,ld)
 EDGE_OBJCOPY ?= $(if $(CROSS),$(CROSS)objcopy,objcopy)
 EDGE_AR  ?= $(if $(CROSS),$(CROSS)ar,ar)
 EDGE     ?= $(B)/edge$(if $(CROSS),-$(CROSS:-=))
-# Of the kernels and all else: "generic" (x86-64-v2, arm64), "avx2", "avx512".
+EDGE_MARCH ?= $(if $(CROSS),,$(ISA_generic))
+# Of the kernels: "generic" is what EDGE_MARCH says, "avx2" and "avx512" are checked for when a model is loaded.
 EDGE_ISA ?= generic
-EDGE_MARCH ?= $(if $(CROSS),,$(ISA_$(EDGE_ISA)))
+EDGE_LEVEL = $(if $(filter avx512,$(EDGE_ISA)),2,$(if $(filter avx2,$(EDGE_ISA)),1,0))
+ifeq ($(filter generic avx2 avx512,$(EDGE_ISA)),)
+$(error EDGE_ISA is generic, avx2 or avx512, got '$(EDGE_ISA)')
+endif
 # 0: weights are packed at each call, and not once into memory of their own.
 EDGE_PACK ?= 1
 EDGE_C    = $(wildcard src/edge/host/*.c) $(filter-out src/edge/whole.c src/edge/edge_run.c,$(wildcard src/edge/*.c)) \
@@ -23,11 +27,11 @@ EDGE_C    = $(wildcard src/edge/host/*.c) $(filter-out src/edge/whole.c src/edge
   $(addprefix src/io/,json.c safetensors.c elements.c) \
   $(EDGE_KERNELS) $(GEN)/shapes.c
 EDGE_INCLUDES = -Isrc/edge/host/include -Isrc -I$(EDGE)/gen -I$(GEN) -I.
-EDGE_CFLAGS = -std=gnu17 -D_GNU_SOURCE -DMOTH_EDGE_PACK=$(EDGE_PACK) $(EDGE_MARCH) -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections \
+EDGE_CFLAGS = -std=gnu17 -D_GNU_SOURCE -DMOTH_EDGE_PACK=$(EDGE_PACK) -DMOTH_EDGE_LEVEL=$(EDGE_LEVEL) $(EDGE_MARCH) -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections \
   $(if $(SAN),-g -fsanitize=$(SAN) -fno-omit-frame-pointer,-fno-asynchronous-unwind-tables) $(WARN) -Wno-unknown-pragmas
 EDGE_OPT_CORE = $(if $(SAN),-O1,-Os)
 # Vectorised: they are most of the time, and a fifth larger than with -Os.
-EDGE_OPT_KERN = $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=cheap) -Wno-tautological-compare -ffp-contract=fast \
+EDGE_OPT_KERN = $(if $(filter-out generic,$(EDGE_ISA)),$(ISA_$(EDGE_ISA))) $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=cheap) -Wno-tautological-compare -ffp-contract=fast \
   -fno-math-errno -fno-trapping-math -fwrapv
 ifneq ($(filter edge-libs,$(MAKECMDGOALS)),)
 $(shell mkdir -p $(EDGE)/gen && { echo '$(OPS_OF) $(EDGE_DTYPES) $(EDGE_CC) $(EDGE_CFLAGS) $(EDGE_OPT_CORE) $(EDGE_OPT_KERN)' | \

@@ -47,6 +47,7 @@ static const char *metadata(const MothSafetensors *file, const char *key) {
 }
 
 static MothStatus load(MothModel *m) {
+  MOTH_TRY(moth_edge_check_cpu());
   if ((uintptr_t)m->bytes % 8)
     return moth_fail(MOTH_ERR_VALUE, "[edge] the bytes of a model must begin at a multiple of 8");
   MOTH_TRY(moth_safetensors_parse(m->bytes, m->nbytes, &m->file));

@@ -14,6 +14,10 @@ const MothOp *moth_edge_find_op(const char *name, uint32_t *hash) {
   return op && !op->defined ? op : NULL;
 }
 
+MothStatus moth_edge_check_cpu(void) {
+  return MOTH_OK;
+}
+
 void moth_scratch_begin(void *base, size_t n) {
   (void)base;
   (void)n;

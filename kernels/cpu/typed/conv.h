@@ -13,6 +13,10 @@ enum { CONV_BYTES = 64, CONV_M = 8, CONV_V = 3, DOTS_M = 4, DOTS_K = 6 };
 enum { CONV_BYTES = 32, CONV_M = 4, CONV_V = 3, DOTS_M = 2, DOTS_K = 6 };
 #define CONV_M_TIMES(X) X(4)
 #define DOTS_TIMES(X)   X(2, 6, full) X(1, 6, one)
+#elif defined __aarch64__
+enum { CONV_BYTES = 16, CONV_M = 8, CONV_V = 2, DOTS_M = 2, DOTS_K = 4 };
+#define CONV_M_TIMES(X) X(8)
+#define DOTS_TIMES(X)   X(2, 4, full) X(1, 4, one)
 #else
 enum { CONV_BYTES = 16, CONV_M = 4, CONV_V = 2, DOTS_M = 2, DOTS_K = 4 };
 #define CONV_M_TIMES(X) X(4)

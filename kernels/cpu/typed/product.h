@@ -13,7 +13,12 @@ enum { PRODUCT_BYTES = 64, PRODUCT_M = 8, PRODUCT_V = 3, PRODUCT_K = 192 };
 #elif defined __AVX2__
 enum { PRODUCT_BYTES = 32, PRODUCT_M = 4, PRODUCT_V = 3, PRODUCT_K = 256 };
 #elif defined __aarch64__
-enum { PRODUCT_BYTES = 16, PRODUCT_M = 8, PRODUCT_V = 3, PRODUCT_K = 256 };
+enum {
+  PRODUCT_BYTES = 16,
+  PRODUCT_M = 8,
+  PRODUCT_V = 2,
+  PRODUCT_K = 256
+}; /* 24 sums are spilled */
 #else
 enum { PRODUCT_BYTES = 16, PRODUCT_M = 4, PRODUCT_V = 2, PRODUCT_K = 256 };
 #endif
@@ -35,8 +40,9 @@ static int64_t product_least(int64_t a, int64_t b) {
 }
 
 /* How many elements a packed operand has. */
-MOTH_TYPED_REAL int64_t product_packed(const struct MothGemm *g, bool is_a) {
-  return (is_a ? product_up(g->m, PRODUCT_M) : product_up(g->n, PRODUCT_LANES)) * g->k;
+MOTH_TYPED_REAL int64_t product_packed(const struct MothProduct *p) {
+  const MothGemm *g = &p->gemm;
+  return (p->is_a ? product_up(g->m, PRODUCT_M) : product_up(g->n, PRODUCT_LANES)) * g->k;
 }
 
 /* Panels of `step` lines of an operand, `count` lines by k elements: line i, element k at from[i * line + k * along]. The last
@@ -66,20 +72,22 @@ static void product_pack(const real *from, int64_t line, int64_t along, int64_t 
   }
 }
 
-static void product_pack_a(const struct MothGemm *g, int64_t i, int64_t rows, int64_t p, int64_t k,
+static void product_pack_a(const MothGemm *g, int64_t i, int64_t rows, int64_t p, int64_t k,
                            real *to) {
   product_pack((const real *)g->a + i * g->a_row + p * g->a_col, g->a_row, g->a_col, rows, k,
                PRODUCT_M, PRODUCT_M, to);
 }
-static void product_pack_b(const struct MothGemm *g, int64_t j, int64_t cols, int64_t p, int64_t k,
+static void product_pack_b(const MothGemm *g, int64_t j, int64_t cols, int64_t p, int64_t k,
                            real *to) {
   product_pack((const real *)g->b + j * g->b_col + p * g->b_row, g->b_col, g->b_row, cols, k,
                PRODUCT_WIDTH, PRODUCT_LANES, to);
 }
 
 /* All pieces of an operand, in the order of gemm_product's loops. */
-MOTH_TYPED_REAL void product_pack_whole(const struct MothGemm *g, bool is_a, void *to) {
-  real *o = to;
+MOTH_TYPED_REAL void product_pack_whole(const struct MothProduct *all) {
+  const MothGemm *g = &all->gemm;
+  const bool is_a = all->is_a;
+  real *o = all->to;
   int64_t n = is_a ? g->m : g->n, step = is_a ? PRODUCT_ROWS : PRODUCT_N;
   for (int64_t p = 0; is_a && p < g->k; p += PRODUCT_K)
     for (int64_t i = 0, k = product_least(g->k - p, PRODUCT_K); i < n; i += step) {
@@ -117,7 +125,7 @@ MOTH_TYPED_REAL void product_pack_whole(const struct MothGemm *g, bool is_a, voi
   }
 PRODUCT_TILE(1)
 PRODUCT_TILE(2)
-#if defined __AVX2__ || defined __aarch64__
+#if defined __AVX2__
 PRODUCT_TILE(3)
 #else
 #define product_tile_3 product_tile_2
@@ -153,23 +161,22 @@ static void product_piece(const real *a, const real *b, int64_t k, int64_t rows,
 }
 
 /* Elements of a piece of A; of B. */
-static int64_t product_a_piece(const struct MothGemm *g) {
+static int64_t product_a_piece(const MothGemm *g) {
   return product_up(product_least(g->m, PRODUCT_ROWS), PRODUCT_M) * product_least(g->k, PRODUCT_K);
 }
-static int64_t product_b_piece(const struct MothGemm *g) {
-  return product_up(product_least(g->n, PRODUCT_N), PRODUCT_LANES) *
-         product_least(g->k, PRODUCT_K);
+static int64_t product_b_piece(const MothGemm *g) {
+  return product_up(product_least(g->n, PRODUCT_N), PRODUCT_LANES) * product_least(g->k, PRODUCT_K);
 }
 
 /* How many elements gemm_product's work has. */
-MOTH_TYPED_REAL int64_t product_work(const struct MothGemm *g) {
-  return product_a_piece(g) + product_b_piece(g);
+MOTH_TYPED_REAL int64_t product_work(const struct MothProduct *p) {
+  return product_a_piece(&p->gemm) + product_b_piece(&p->gemm);
 }
 
-/* a, b: packed whole, or NULL. */
-MOTH_TYPED_REAL void gemm_product(const struct MothGemm *g, const void *packed_a,
-                                  const void *packed_b, void *work) {
-  real *a_piece = work, *b_piece = a_piece + product_a_piece(g);
+MOTH_TYPED_REAL void gemm_product(const struct MothProduct *all) {
+  const MothGemm *g = &all->gemm;
+  const real *packed_a = all->a, *packed_b = all->b;
+  real *a_piece = all->work, *b_piece = a_piece + product_a_piece(g);
   const real *b = packed_b;
   for (int64_t j = 0; j < g->n; j += PRODUCT_N) {
     int64_t cols = product_least(g->n - j, PRODUCT_N);

@@ -13,6 +13,27 @@
 
 int moth_isa;
 
+/* The kernels' instruction set is the build's (EDGE_ISA); all else runs on any processor of the kind. */
+MothStatus moth_edge_check_cpu(void) {
+#if MOTH_EDGE_LEVEL > 0
+  __builtin_cpu_init();
+  bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("bmi2");
+#if MOTH_EDGE_LEVEL > 1
+  has = has && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512cd");
+#endif
+  if (!has)
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "[edge] this library was built with EDGE_ISA=%s, which this processor does not have: "
+        "build it for generic",
+        MOTH_EDGE_LEVEL > 1 ? "avx512" : "avx2");
+#endif
+  return MOTH_OK;
+}
+
 const MothOp *moth_edge_find_op(const char *name, uint32_t *hash) {
   int low = 0, high = moth_edge_op_count;
   while (low < high) {
