@@ -1,5 +1,5 @@
--- Products where there is no BLAS (kernels/cpu/typed/product.h, rows.h), for each instruction set of this processor: against
--- sums of elementwise products, at sizes on both sides of tiles, panels and pieces.
+-- Products where there is no BLAS (kernels/cpu/typed/product.h, rows.h), for each instruction set of this processor:
+-- against sums of elementwise products, at sizes on both sides of tiles, panels and pieces.
 local shapes = { { 1, 1, 1 }, { 3, 5, 2 }, { 17, 49, 33 }, { 20, 1, 5 }, { 33, 24, 1 }, { 5, 7, 9 }, { 40, 10, 513 },
   { 130, 27, 200 }, { 19, 400, 257 } }
 
