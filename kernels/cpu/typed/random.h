@@ -222,16 +222,13 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
     int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
     philox_ahead(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word,
                  (Ahead){a + i + 4 * RUN, o + i + 4 * RUN});
-    if (!o) {
-      MOTH_VECTOR for (int64_t k = 0; k < n; k++) mask[i + k] =
-          (uint8_t)((unsigned)(word[k] >= t.limit) & some);
-      continue;
-    }
-    MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
-      unsigned keep = (unsigned)(word[k] >= t.limit) & some;
-      mask[i + k] = (uint8_t)keep;
-      o[i + k] = STORE(keep ? LOAD(a[i + k]) * scale : (real)0);
-    }
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) mask[i + k] =
+        (uint8_t)((unsigned)(word[k] >= t.limit) & some);
+    if (o)
+      MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
+        real kept = LOAD(a[i + k]) * scale; /* always: a jump that depends on chance takes longer */
+        o[i + k] = mask[i + k] ? STORE(kept) : (stored)0;
+      }
   }
 }
 #endif
