@@ -176,6 +176,78 @@ describe("moth.quantization", function()
     assert.is_truthy(tostring(q.convert(f:eval())):find("Int4Linear"))
   end)
 
+  it("weights of 4 bits that are clipped have a derivative: the scale follows them", function()
+    local w = moth.tensor { { -9, 8, 0.4, 1.2 }, { 1, 2, 3, -4 } }
+    local own = w:clone():requires_grad_()
+    local y = q.GroupFakeQuantize(32)(own)
+    y:sum():backward()
+    assert.is_true(moth.equal(own.grad, moth.ones(2, 4)))
+    local low, scale = q.int4_weight(w, 32)
+    assert.is_true(moth.allclose(y, q.dequantize_int4(low, scale, 32, 4)))
+  end)
+
+  -- A model whose code calls its layers in an order that no Sequential shows.
+  local Block = nn.class("Block")
+  function Block:__init()
+    self.conv1, self.bn1 = nn.Conv2d(2, 8, 3, { padding = 1, bias = false }), nn.BatchNorm2d(8)
+    self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, { padding = 1 }), nn.BatchNorm2d(8, { affine = false })
+    self.conv3, self.bn3 = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+    self.relu, self.once = nn.ReLU(), nn.ReLU()
+    self.fc = nn.Linear(8, 3)
+  end
+  function Block:forward(x)
+    local a = self.relu(self.bn1(self.conv1(x)))
+    local b = self.relu(self.once(self.bn2(self.conv2(a))) + a)
+    local c = self.conv3(b)
+    return self.fc((self.bn3(c) + c):mean { 3, 4 }) -- conv3 is read twice: its norm stays
+  end
+  local function of_class(m, name)
+    local n = 0
+    for _, child in ipairs(m:modules()) do n = n + (child.__name == name and 1 or 0) end
+    return n
+  end
+
+  it("prepare with example_inputs folds batch norms by the exported graph #M443", function()
+    local m, x = trained(Block, 6, 2, 8, 8)
+    m.qconfig = q.get_default_qconfig()
+    local p = q.prepare(m, { x })
+    p(x)
+    local s8 = q.convert(p)
+    assert.equal(1, of_class(s8, "BatchNorm2d"), tostring(s8))
+    assert.equal(1, of_class(s8, "ReLU"))
+    assert.is_true(s8.conv2.spec.relu)
+    assert.is_false(s8.conv1.spec.relu) -- its ReLU is called in another place, too
+    assert.is_true(q.sqnr(m(x), s8(x)) > 35, q.sqnr(m(x), s8(x)))
+    local t = q.compare(m, s8, x)
+    for _, row in ipairs(t) do assert.is_true(row.output > 30, tostring(t)) end
+    m:train()
+    m.qconfig = q.get_default_qat_qconfig()
+    local trained8 = q.prepare_qat(m, x)
+    assert.is_true(m.training and m.bn1.training and trained8.training)
+    trained8(x):sum():backward()
+    assert.equal(3, of_class(trained8:eval(), "Identity"))
+    assert.equal(1, of_class(q.convert(trained8), "BatchNorm2d"))
+  end)
+
+  it("a model that does not export has its neighbours in Sequential folded, and says so", function()
+    local Net = nn.class("Net")
+    function Net:__init() self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()) end
+    function Net:forward(v)
+      local y = self.body(v)
+      return y:sum():item() > 0 and y or y * 2
+    end
+    local m, x = trained(Net, 2, 1, 6, 6)
+    m.qconfig = q.get_default_qconfig()
+    local err = io.stderr
+    local said = {}
+    io.stderr = { write = function(_, text) said[#said + 1] = text end }
+    local ok, p = pcall(q.prepare, m, x)
+    io.stderr = err
+    assert.is_true(ok, tostring(p))
+    assert.is_truthy(said[1]:find("does not export, only neighbours in Sequential are folded", 1, true))
+    assert.equal(0, of_class(p, "BatchNorm2d"))
+  end)
+
   it("qconfig: a child's overrides, false leaves a layer float; errors name the layer", function()
     local m, x = trained(mlp, 16, 20)
     m.qconfig = q.get_default_qconfig()

@@ -4,6 +4,7 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local clone = require "moth.nn.clone"
 local fuse = require "moth.quantization.fuse"
+local graph = require "moth.quantization.graph"
 local layers = require "moth.quantization.layers"
 local prepared = require "moth.quantization.prepared"
 local specs = require "moth.quantization.spec"
@@ -38,8 +39,15 @@ local function configured(where, model)
   return list
 end
 
--- What follows each layer in a Sequential. A norm or ReLU that stands in several places stays.
-local function followers(model)
+-- What follows each layer: by the graph of a run on an example, or in a Sequential. A norm or ReLU that stands in
+-- several places stays.
+local function followers(where, model, example)
+  if example then
+    local behind, why = graph.behind(model, example)
+    if behind then return behind end
+    io.stderr:write(("[moth] warning: %s: the model does not export, only neighbours in Sequential are folded: %s\n")
+      :format(where, tostring(why)))
+  end
   local behind, uses = {}, {}
   fuse.each_sequence(model, function(layer, found)
     uses[layer] = (uses[layer] or 0) + 1
@@ -47,17 +55,19 @@ local function followers(model)
   end)
   for layer, found in require "moth.each"(behind) do
     if uses[layer] > 1 or found.norm and uses[found.norm] > 1 then behind[layer] = nil end
+    if found.relu and uses[found.relu] > 1 then found.relu = nil end
   end
-  return behind, uses
+  return behind
 end
 
-local function replaced(model, list, make)
-  local behind, uses = followers(model)
+local function replaced(where, model, example, make)
+  local list = configured(where, model)
+  local behind = followers(where, model, example)
   local seen, paths = {}, {}
   for path, m in model:named_modules() do paths[m] = path end
   for _, item in ipairs(list) do
     local found = behind[item.layer] or {}
-    local relu = found.relu and uses[found.relu] == 1 and found.relu or nil
+    local relu = found.relu
     item.spec.relu = relu ~= nil
     item.spec.path, item.spec.last = item.path, paths[relu or found.norm or item.layer]
     seen[item.layer] = make(item, found.norm)
@@ -68,27 +78,29 @@ local function replaced(model, list, make)
 end
 
 --- A copy of a model in evaluation with observers on the inputs of its layers (Linear, Conv1d, Conv2d, Embedding), for
--- those that have a qconfig, of their own or from a module above; false leaves them alone. In Sequential, batch norm
--- and ReLU behind a layer are folded into it.
-M.prepare = signature("quantization.prepare(Module model)", function(model)
+-- those that have a qconfig, of their own or from a module above; false leaves them alone. Batch norm and ReLU behind a
+-- layer are folded into it: neighbours in Sequential, or, with example_inputs (a tensor, or a list of arguments), wherever
+-- the graph of the model has them; a ReLU module only where it is called once.
+local signed = "quantization.%s(Module model, Tensor|list example_inputs?)"
+M.prepare = signature(signed:format "prepare", function(model, example)
   local where = "quantization.prepare"
   if model.training then
     check.fail("[%s] the model is in training: call eval(); prepare_qat is for training", where)
   end
-  return replaced(model, configured(where, model), function(item, norm)
+  return replaced(where, model, example, function(item, norm)
     local layer = fuse.folded(item.layer:clone(), norm)
     return prepared.ObservedLayer(layer, item.spec, item.config)
   end)
 end)
 
 --- A copy of a model in training whose layers round their weights and inputs as int8 does, while gradients go through.
--- The copy has parameters of its own: make the optimizer from them.
-M.prepare_qat = signature("quantization.prepare_qat(Module model)", function(model)
+-- The copy has parameters of its own: make the optimizer from them. example_inputs: as prepare's.
+M.prepare_qat = signature(signed:format "prepare_qat", function(model, example)
   local where = "quantization.prepare_qat"
   if not model.training then
     check.fail("[%s] the model is in evaluation: call train(); prepare is for a model that is trained", where)
   end
-  return replaced(model, configured(where, model), function(item, norm)
+  return replaced(where, model, example, function(item, norm)
     return prepared.FakeQuantizedLayer(item.layer:clone(), item.spec, item.config, norm and norm:clone())
   end)
 end)
