@@ -13,15 +13,15 @@ local wanted = {}
 for _, part in ipairs(arg) do wanted[part] = true end
 local function asked(part) return #arg == 0 or wanted[part] end
 
--- The fastest of some rounds, in ms, of several functions in turn; more rounds of short ones, since a processor takes its
--- time to become fast.
+-- The fastest of some rounds, in ms, of several functions in turn; more rounds of short ones, since a processor takes
+-- its time to become fast.
 local function fastest(fns, rounds)
-  local best, start = {}, now()
+  local best, began = {}, now()
   for i, f in ipairs(fns) do
     f()
     best[i] = math.huge
   end
-  for _ = 1, math.max(rounds or 12, math.min(3000, 0.5 / (now() - start))) do
+  for _ = 1, math.max(rounds or 12, math.min(3000, 0.5 / (now() - began))) do
     for i, f in ipairs(fns) do
       local start = now()
       f()
@@ -162,7 +162,8 @@ if asked "resnet" then
   print "| ResNet-18, 28x28 | accuracy % | SQNR dB | bytes of float | norms left | ms, 16 images | times as fast |"
   print "|---|---|---|---|---|---|---|"
   local batch = tx:narrow(1, 1, 16)
-  local made = { { "float32", m }, { "static int8", static(m, x) }, { "static int8, folded by the graph", static(m, x, batch) } }
+  local made = { { "float32", m }, { "static int8", static(m, x) },
+    { "static int8, folded by the graph", static(m, x, batch) } }
   local fns, part = {}, tx:narrow(1, 1, 500)
   for i, pair in ipairs(made) do fns[i] = function() moth.no_grad(function() pair[2](batch) end) end end
   local times, want = fastest(fns, 10), logits(m, part)
@@ -177,11 +178,11 @@ end
 
 -- ---- training with rounding --------------------------------------------------------------------------
 
--- Int4 after a training, and the same training with int4. The learning rate ends at 0: what the steps of a large one leave
--- to chance is more than int4 costs.
+-- Int4 after a training, and the same training with int4. The learning rate ends at 0: what the steps of a large one
+-- leave to chance is more than int4 costs.
 if asked "qat" then
-  for _, case in ipairs { { "784-128-64-10, groups of 32", mlp, 32 }, { "784-128-64-10, a scale for each row", mlp, 1024 },
-    { "784-24-16-10, a scale for each row", small, 1024 } } do
+  for _, case in ipairs { { "784-128-64-10, groups of 32", mlp, 32 },
+    { "784-128-64-10, a scale for each row", mlp, 1024 }, { "784-24-16-10, a scale for each row", small, 1024 } } do
     local won, sums = { test = 0, train = 0 }, { 0, 0, 0, 0, 0, 0 }
     for seed = 1, 5 do
       moth.manual_seed(seed)

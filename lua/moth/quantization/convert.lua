@@ -79,8 +79,8 @@ end
 
 --- A copy of a model in evaluation with observers on the inputs of its layers (Linear, Conv1d, Conv2d, Embedding), for
 -- those that have a qconfig, of their own or from a module above; false leaves them alone. Batch norm and ReLU behind a
--- layer are folded into it: neighbours in Sequential, or, with example_inputs (a tensor, or a list of arguments), wherever
--- the graph of the model has them; a ReLU module only where it is called once.
+-- layer are folded into it: neighbours in Sequential, or, with example_inputs (a tensor, or a list of arguments),
+-- wherever the graph of the model has them; a ReLU module only where it is called once.
 local signed = "quantization.%s(Module model, Tensor|list example_inputs?)"
 M.prepare = signature(signed:format "prepare", function(model, example)
   local where = "quantization.prepare"

@@ -37,9 +37,8 @@ end
 
 -- The modules whose results ReLUs that are called once get, in a run: { [ReLU's path] = path }.
 local function rectified(model, args)
-  local made, of, calls, handles, paths = {}, {}, {}, {}, {}
+  local made, of, calls, handles = {}, {}, {}, {}
   for path, m in model:named_modules() do
-    paths[m] = path
     if getmetatable(m) == moth.nn.ReLU then
       handles[#handles + 1] = m:register_forward_pre_hook(function(_, input)
         calls[path], of[path] = (calls[path] or 0) + 1, made[input[1]]
