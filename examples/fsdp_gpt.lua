@@ -72,4 +72,4 @@ say("DistributedDataParallel within the same limit, %.1f MB: %s", limit / 2 ^ 20
   ok and "trains" or "out of memory")
 if not ok and not tostring(message):find "memory" then error(message, 0) end
 moth.memory.set_limit(false)
-os.exit(0)
+os.exit(0, true)

@@ -3,19 +3,12 @@ local ffi = require "ffi"
 local moth = require "moth"
 local S = require "compile.support"
 local nn, compile = moth.nn, moth.compile
-local build = os.getenv("MOTH_BUILD") or "build"
+local child = require "child"
 
 -- What a program in a process of its own writes to both outputs.
 local function run(variables, program)
-  local path = os.tmpname()
-  local file = assert(io.open(path, "w"))
-  file:write('local moth = require "moth"\nlocal compile = moth.compile\n' .. program)
-  file:close()
-  local pipe = io.popen(("%s MOTH_LUAJIT_WARNING=0 %s/moth %s 2>&1"):format(variables, build, path))
-  local text = pipe:read("*a")
-  pipe:close()
-  os.remove(path)
-  return (text:gsub(path:gsub("%p", "%%%0"), "prog.lua"))
+  return (child('local moth = require "moth"\nlocal compile = moth.compile\n' .. program,
+    { env = variables .. " MOTH_LUAJIT_WARNING=0" }))
 end
 
 local broken = [[

@@ -1,5 +1,6 @@
 -- The modes of compile on the CPU. On CUDA: spec/cuda/modes_spec.lua.
 local moth = require "moth"
+local child = require "child"
 local S = require "compile.support"
 local compile = moth.compile
 
@@ -10,15 +11,7 @@ end
 
 -- What fn writes to stderr, from a process of its own.
 local function log(topic, text)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write(text)
-  f:close()
-  local pipe = assert(io.popen(("MOTH_LOGS=%s MOTH_LUAJIT_WARNING=0 luajit %s 2>&1"):format(topic, path)))
-  local out = pipe:read "*a"
-  pipe:close()
-  os.remove(path)
-  return out
+  return (child(text, { env = "MOTH_LOGS=" .. topic .. " MOTH_LUAJIT_WARNING=0", program = "luajit" }))
 end
 
 describe("compile: modes #quick", function()

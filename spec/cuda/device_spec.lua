@@ -2,22 +2,14 @@
 local moth = require "moth"
 local fails = require "fails"
 local cuda = moth.cuda
-local luajit = os.getenv("LUAJIT") or "luajit"
+local child = require "child"
 
 local function there() return cuda.is_available() or pending(cuda.why()) end
 local function two() return there() and (cuda.device_count() > 1 or pending("there is one device")) end
 
 -- The output of a script in a process of its own.
 local function run(environment, script)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write(script)
-  f:close()
-  local pipe = io.popen(("%s %s %s 2>&1"):format(environment, luajit, path))
-  local text = pipe:read("*a")
-  pipe:close()
-  os.remove(path)
-  return text
+  return (child(script, { env = environment, program = "luajit" }))
 end
 
 describe("CUDA devices", function()

@@ -1,7 +1,7 @@
 -- use_deterministic_algorithms(true): what may give other bits in each run is named.
 local moth = require "moth"
 local tl = moth.kernel.lang
-local build = os.getenv("MOTH_BUILD") or "build"
+local child = require "child"
 
 local sums = moth.kernel.jit(function(x, out, B)
   local i = tl.program_id(0) * B + tl.arange(0, B)
@@ -9,15 +9,7 @@ local sums = moth.kernel.jit(function(x, out, B)
 end, { constexpr = { "B" }, name = "sums" })
 
 local function output(env, code)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write("local moth = require 'moth'\n", code)
-  f:close()
-  local pipe = io.popen(("%s %s/moth %s 2>&1"):format(env, build, path))
-  local text = pipe:read("*a")
-  pipe:close()
-  os.remove(path)
-  return text
+  return (child("local moth = require 'moth'\n" .. code, { env = env }))
 end
 
 describe("use_deterministic_algorithms(true)", function()

@@ -1,5 +1,6 @@
 -- Streams and events of the CPU: queues that run beside the program, in order.
 local moth = require "moth"
+local child = require "child"
 local ffi = require "ffi"
 
 local C = moth.C
@@ -239,18 +240,7 @@ describe("a stream of the cpu #quick", function()
 end)
 
 describe("queued work", function()
-  local build = os.getenv "MOTH_BUILD" or "build"
-  local function run(script, wrap)
-    local path = os.tmpname()
-    local f = assert(io.open(path, "w"))
-    f:write(script)
-    f:close()
-    local pipe = io.popen(("%s %s/moth %s 2>&1; echo status=$?"):format(wrap or "timeout -k 1 20", build, path))
-    local text, status = pipe:read "*a":match("^(.-)status=(%d+)%s*$")
-    pipe:close()
-    os.remove(path)
-    return text, tonumber(status)
-  end
+  local function run(script, wrap) return child(script, { env = wrap or "timeout -k 1 20" }) end
   local head = [[
     local moth, ffi = require "moth", require "ffi"
     ffi.cdef "int usleep(unsigned); int fork(void); int waitpid(int, int *, int); void _exit(int);"

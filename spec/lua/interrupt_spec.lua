@@ -1,6 +1,6 @@
 -- Ctrl-C in the middle of long ops: under build/moth a timer's signal goes to the handler of SIGINT.
 
-local build = os.getenv("MOTH_BUILD") or "build"
+local child = require "child"
 local preload = os.getenv("LD_PRELOAD") or ""
 
 local prelude = [[
@@ -142,15 +142,7 @@ assert(w:max():item() == w:min():item())
 ]]
 
 local function run(env, code, names)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write(prelude, code, "print 'done'\n")
-  f:close()
-  local pipe = io.popen(("%s %s/moth %s %s 2>&1"):format(env, build, path, names and "'" .. names .. "'" or ""))
-  local text = pipe:read("*a")
-  pipe:close()
-  os.remove(path)
-  return text
+  return (child(prelude .. code .. "print 'done'\n", { env = env, args = names and "'" .. names .. "'" }))
 end
 
 describe("Ctrl-C #noasan", function()

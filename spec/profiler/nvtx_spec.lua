@@ -1,6 +1,6 @@
 -- Marks for NVIDIA's tools, seen by a tool of our own: a library with the entry that nsys and ncu have.
 local moth = require "moth"
-local build = os.getenv("MOTH_BUILD") or "build"
+local child = require "child"
 
 local tool = [[
 #include <stdint.h>
@@ -28,15 +28,7 @@ int InitializeInjectionNvtx2(const void *(*get)(uint32_t)) {
 }]]
 
 local function run(env, code)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write("local moth = require 'moth' io.stdout:setvbuf 'no'\n", code)
-  f:close()
-  local pipe = io.popen(("%s %s/moth %s 2>&1"):format(env, build, path))
-  local text = pipe:read("*a")
-  pipe:close()
-  os.remove(path)
-  return text
+  return (child("local moth = require 'moth' io.stdout:setvbuf 'no'\n" .. code, { env = env }))
 end
 
 describe("NVTX", function()
