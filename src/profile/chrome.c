@@ -270,28 +270,19 @@ static void put_work(Out *o, const MothProfile *p, const MothDeviceWork *w, int6
   }
 }
 
-/* Streams are numbered from 1 on each device. Clocks of devices are coarse: what begins before the end of what was
- * there before begins with that. */
 static void put_devices(Out *o, const MothProfile *p) {
-  int64_t n, reach = 0;
-  const MothDeviceWork *list = moth_profile_work(p, &n);
-  for (int64_t i = 0, stream = 0; i < n; i++) {
-    const MothDeviceWork *w = &list[i], *last = i ? w - 1 : NULL;
-    bool new_device = !last || last->device != w->device;
-    if (new_device || last->stream != w->stream) {
-      char name[64];
-      stream = new_device ? 1 : stream + 1;
-      reach = 0;
-      if (new_device) {
-        snprintf(name, sizeof name, "cuda:%d", w->device);
-        put_named(o, "process_name", process_of(w), 0, name);
-      }
-      snprintf(name, sizeof name, "stream %d", (int)stream);
-      put_named(o, "thread_name", process_of(w), stream, name);
+  for (MothWorkWalk walk = {0}; moth_profile_next(p, &walk);) {
+    const MothDeviceWork *w = walk.work;
+    char name[64];
+    if (walk.new_device) {
+      snprintf(name, sizeof name, "cuda:%d", w->device);
+      put_named(o, "process_name", process_of(w), 0, name);
     }
-    int64_t begin = w->begin > reach ? w->begin : reach;
-    reach = w->end > begin ? w->end : begin;
-    put_work(o, p, w, i, (int)stream, begin);
+    if (walk.new_stream) {
+      snprintf(name, sizeof name, "stream %d", walk.stream);
+      put_named(o, "thread_name", process_of(w), walk.stream, name);
+    }
+    put_work(o, p, w, walk.at - 1, walk.stream, walk.begin);
   }
 }
 

@@ -218,28 +218,21 @@ static MothStatus write_thread(Out *o, const MothProfile *p, const MothProfileTh
 }
 
 static void write_devices(Out *o, const MothProfile *p) {
-  int64_t n, reach = 0;
-  const MothDeviceWork *list = moth_profile_work(p, &n);
-  for (int64_t i = 0, stream = 0; i < n; i++) {
-    const MothDeviceWork *w = &list[i], *last = i ? w - 1 : NULL;
-    bool new_device = !last || last->device != w->device;
-    if (new_device || last->stream != w->stream) {
+  for (MothWorkWalk walk = {0}; moth_profile_next(p, &walk);) {
+    const MothDeviceWork *w = walk.work;
+    if (walk.new_stream) {
       char name[64];
-      stream = new_device ? 1 : stream + 1;
-      reach = 0;
-      snprintf(name, sizeof name, "cuda:%d stream %d", w->device, (int)stream);
+      snprintf(name, sizeof name, "cuda:%d stream %d", w->device, walk.stream);
       begin_track(o, p, -1, name);
     }
     const MothProfileThread *t = moth_profile_launcher(p, w);
     const MothEvent *e = t ? moth_profile_event(t, w->event) : NULL;
     if (w->name < 0 && !e)
       continue;
-    int64_t begin = w->begin > reach ? w->begin : reach;
-    reach = w->end > begin ? w->end : begin;
     bool op = w->name < 0 && e->kind == MOTH_EVENT_OP;
-    begin_event(o, p, begin, MOTH_PROFILE_KERNELS + w->kind, op,
+    begin_event(o, p, walk.begin, MOTH_PROFILE_KERNELS + w->kind, op,
                 w->name >= 0 ? (uint32_t)w->name : e->name, -1, 0, 0);
-    end_event(o, reach);
+    end_event(o, walk.end);
   }
 }
 

@@ -99,6 +99,16 @@ MOTH_API int64_t moth_profile_began(const MothProfile *p);
 
 /* What devices did, by device, stream and time. */
 MOTH_API const MothDeviceWork *moth_profile_work(const MothProfile *p, int64_t *n);
+/* A walk over it for a trace: {0}, then moth_profile_next until it returns false. Clocks of devices are coarse: what begins
+ * before the end of what was there before begins with that. */
+typedef struct MothWorkWalk {
+  int64_t at; /* of the next */
+  const MothDeviceWork *work;
+  bool new_device, new_stream; /* the first of its device, of its stream */
+  int stream;                  /* from 1 on each device */
+  int64_t begin, end;
+} MothWorkWalk;
+bool moth_profile_next(const MothProfile *p, MothWorkWalk *walk);
 /* Whether devices were recorded; *by_events: NULL, or why they were not by CUPTI but by pairs of events. */
 MOTH_API bool moth_profile_device(const MothProfile *p, const char **by_events);
 

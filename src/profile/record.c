@@ -605,6 +605,22 @@ const MothDeviceWork *moth_profile_work(const MothProfile *p, int64_t *n) {
   return p->work;
 }
 
+bool moth_profile_next(const MothProfile *p, MothWorkWalk *walk) {
+  if (walk->at >= p->nwork)
+    return false;
+  const MothDeviceWork *last = walk->work, *w = &p->work[walk->at++];
+  walk->work = w;
+  walk->new_device = !last || last->device != w->device;
+  walk->new_stream = walk->new_device || last->stream != w->stream;
+  if (walk->new_stream) {
+    walk->stream = walk->new_device ? 1 : walk->stream + 1;
+    walk->end = 0;
+  }
+  walk->begin = w->begin > walk->end ? w->begin : walk->end;
+  walk->end = w->end > walk->begin ? w->end : walk->begin;
+  return true;
+}
+
 bool moth_profile_device(const MothProfile *p, const char **by_events) {
   *by_events = p->by_events;
   return p->cuda != NULL;
