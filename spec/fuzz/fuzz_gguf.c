@@ -11,10 +11,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
       abort();
     return 0;
   }
-  for (int64_t i = 0; i < file->count; i++)
+  for (int64_t i = 0; i < file->count; i++) {
     if (file->entries[i].begin < 0 || file->entries[i].begin > file->entries[i].end ||
         file->entries[i].end > (int64_t)n || !moth_gguf_type_name(file->entries[i].type))
       abort();
+    int64_t elements, count = file->entries[i].end - file->entries[i].begin;
+    int64_t block = moth_gguf_block(file->entries[i].type, &elements);
+    float out[256];
+    if (block && count >= block &&
+        moth_gguf_dequantize(file->entries[i].type, bytes + file->entries[i].begin, elements, out))
+      abort();
+  }
   volatile unsigned char sum = 0;
   for (int64_t i = 0; i < file->pair_count; i++) {
     const uint8_t *at = file->pairs[i].at;

@@ -1,9 +1,12 @@
-# Makes spec/llm/fixtures: a GPT-2 and a Llama of 3.1's form, tiny and with random weights, and what transformers gives of
-# them. Run spec/data/fixtures.py first. python3 spec/llm/fixtures.py
+# Makes spec/llm/fixtures: a GPT-2, a Llama of 3.1's form and one of each family like it, tiny and with random weights, and
+# what transformers gives of them; quantized blocks and what the gguf package makes of them. Run spec/data/fixtures.py
+# first. python3 spec/llm/fixtures.py
 import json
 import os
 import shutil
 
+import gguf
+import numpy
 import torch
 import transformers as T
 
@@ -40,4 +43,64 @@ save("llama", T.LlamaForCausalLM(T.LlamaConfig(
     rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                   "original_max_position_embeddings": 32})), "tokenizer_llama3.json",
      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
+
+
+def family(name, kind, number, **fields):
+    torch.manual_seed(number)
+    sizes = dict(vocab_size=31, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.4, pad_token_id=0, bos_token_id=0,
+                 eos_token_id=1)
+    config = getattr(T, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(**{**sizes, **fields})
+    config._attn_implementation = "eager"
+    model = getattr(T, kind + "ForCausalLM")(config).eval()
+    for n, p in model.named_parameters():
+        if p.dim() == 1:
+            torch.nn.init.normal_(p, 1.0 if "norm" in n and "Gemma" not in kind else 0.0, 0.3)
+    folder = os.path.join(here, "fixtures", "families", name)
+    model.save_pretrained(folder)
+    os.remove(os.path.join(folder, "generation_config.json"))
+    ids = torch.randint(0, 31, (1, 24))
+    with torch.no_grad():
+        logits = model(ids).logits[0, -1]
+    out = model.generate(ids[:, :9], attention_mask=torch.ones(1, 9), max_new_tokens=24, do_sample=False, eos_token_id=None)
+    json.dump({"ids": ids[0].tolist(), "logits": [round(x, 6) for x in logits.tolist()], "out": out[0].tolist()},
+              open(os.path.join(folder, "want.json"), "w"))
+
+
+family("mistral", "Mistral", 1, sliding_window=7, head_dim=8)
+family("qwen2", "Qwen2", 2)
+family("qwen2_window", "Qwen2", 3, use_sliding_window=True, sliding_window=6, max_window_layers=1)
+family("qwen3", "Qwen3", 4, head_dim=6, tie_word_embeddings=True)
+family("gemma", "Gemma", 5, head_dim=8)
+family("gemma2", "Gemma2", 6, head_dim=8, sliding_window=6, query_pre_attn_scalar=8, attn_logit_softcapping=5.0,
+       final_logit_softcapping=3.0)
+family("gemma3", "Gemma3", 7, head_dim=8, sliding_window=6, query_pre_attn_scalar=8,
+       layer_types=["sliding_attention", "full_attention"])
+family("phi3", "Phi3", 8, original_max_position_embeddings=32,
+       rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5, short_factor=[1.5],
+                            long_factor=[2.0]))
+family("yarn", "Llama", 9, rope_parameters=dict(rope_type="yarn", rope_theta=1000.0, factor=4.0,
+                                                original_max_position_embeddings=16))
+
+
+def blocks():
+    random = numpy.random.default_rng(0)
+    path = os.path.join(here, "fixtures", "blocks.gguf")
+    writer, scales = gguf.GGUFWriter(path, "blocks"), {"Q2_K": [80, 82], "Q3_K": [108], "Q6_K": [208]}
+    for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"):
+        kind = getattr(gguf.GGMLQuantizationType, name)
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        rows = random.integers(0, 256, (2 * 256 // elements, size), dtype=numpy.uint8)
+        for at in scales.get(name, [0, 2] if name[-1] in "1K" else [0]):
+            rows[:, at:at + 2] = random.normal(0, 1, (len(rows), 1)).astype(numpy.float16).view(numpy.uint8)
+        rows = rows.reshape(2, -1)
+        writer.add_tensor(name, rows, raw_dtype=kind)
+        writer.add_tensor(name + ".want", gguf.quants.dequantize(rows, kind).astype(numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+blocks()
 shutil.rmtree(os.path.join(here, "fixtures", "__pycache__"), ignore_errors=True)

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-enum { BLOCK = 32, ALIGNMENT = 32, LEAST_PAIR = 13, LEAST_ENTRY = 24 };
+enum { ALIGNMENT = 32, LEAST_PAIR = 13, LEAST_ENTRY = 24 };
 
 static const char *const type_names[] = {
     "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
@@ -111,14 +111,8 @@ static int64_t bytes_of(uint32_t type, int64_t *unit) {
   case MOTH_GGUF_TENSOR_F16:
   case MOTH_GGUF_TENSOR_BF16:
     return 2;
-  case MOTH_GGUF_TENSOR_Q8_0:
-    *unit = BLOCK;
-    return 2 + BLOCK;
-  case MOTH_GGUF_TENSOR_Q4_0:
-    *unit = BLOCK;
-    return 2 + BLOCK / 2;
   default:
-    return 0;
+    return moth_gguf_block(type, unit);
   }
 }
 
@@ -137,8 +131,10 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
   if (!size) {
     const char *name = moth_gguf_type_name(type);
     return moth_fail(MOTH_ERR_VALUE,
-                     "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, Q8_0 and Q4_0 are "
-                     "supported",
+                     "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
+                     "Q5_1, Q8_0 and Q2_K to Q6_K are supported\n"
+                     "HINT: take the model's file of one of these, or convert it by llama.cpp's "
+                     "llama-quantize",
                      (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown",
                      type);
   }
@@ -150,7 +146,11 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
       return fail(r, "the size of a tensor overflows");
   }
   if (unit > 1 && (!ndim || dims[0] % (uint64_t)unit))
-    return fail(r, "rows of a quantized tensor must be whole blocks of 32 elements");
+    return moth_fail(MOTH_ERR_VALUE,
+                     "invalid GGUF file: rows of the tensor %.*s, of %llu elements, are no whole "
+                     "blocks of %lld, as %s has them",
+                     (int)(e->name_n < 200 ? e->name_n : 200), e->name, (unsigned long long)dims[0],
+                     (long long)unit, moth_gguf_type_name(type));
   if (__builtin_mul_overflow(numel / unit, size, &numel) || offset > INT64_MAX ||
       __builtin_add_overflow((int64_t)offset, numel, &e->end))
     return fail(r, "the size of a tensor overflows");

@@ -25,12 +25,20 @@ typedef enum MothGgufKind {
   MOTH_GGUF_F64,
 } MothGgufKind;
 
-/* Types of tensors that are read: Q8_0 and Q4_0 are blocks of 32 elements, of 34 and 18 bytes. */
+/* Types of tensors that are read; those with a Q are quantized in blocks. */
 typedef enum MothGgufType {
   MOTH_GGUF_TENSOR_F32 = 0,
   MOTH_GGUF_TENSOR_F16 = 1,
   MOTH_GGUF_TENSOR_Q4_0 = 2,
+  MOTH_GGUF_TENSOR_Q4_1 = 3,
+  MOTH_GGUF_TENSOR_Q5_0 = 6,
+  MOTH_GGUF_TENSOR_Q5_1 = 7,
   MOTH_GGUF_TENSOR_Q8_0 = 8,
+  MOTH_GGUF_TENSOR_Q2_K = 10,
+  MOTH_GGUF_TENSOR_Q3_K = 11,
+  MOTH_GGUF_TENSOR_Q4_K = 12,
+  MOTH_GGUF_TENSOR_Q5_K = 13,
+  MOTH_GGUF_TENSOR_Q6_K = 14,
   MOTH_GGUF_TENSOR_BF16 = 30,
 } MothGgufType;
 
@@ -74,6 +82,14 @@ typedef struct MothGgufValue {
   int64_t integer;
 } MothGgufValue;
 MOTH_API MothGgufValue moth_gguf_next(MothGgufKind kind, const uint8_t **at);
+
+/* Bytes of a block of a quantized type, and its elements; 0 and 0: the type is none that is read. */
+MOTH_API int64_t moth_gguf_block(uint32_t type, int64_t *elements);
+
+/* count elements of a quantized type, which lie at bytes in whole blocks, as floats.
+ * Errors: MOTH_ERR_VALUE (another type, a part of a block). */
+MOTH_API MothStatus moth_gguf_dequantize(MothGgufType type, const uint8_t *bytes, int64_t count,
+                                         float *out);
 
 /* "Q4_K" and the like of a type's number, or NULL. */
 MOTH_API const char *moth_gguf_type_name(uint32_t type);

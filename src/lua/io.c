@@ -154,19 +154,21 @@ static void push_gguf_pairs(lua_State *L, const MothGguf *file) {
   }
 }
 
-/* The elements of plain types; the bytes of quantized ones. */
+/* The elements: of plain types where they lie, of quantized ones as float32. */
 static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGgufEntry *e,
                               MothTensor **out) {
-  int64_t size = e->end - e->begin;
-  if (e->type == MOTH_GGUF_TENSOR_Q8_0 || e->type == MOTH_GGUF_TENSOR_Q4_0)
-    return tensor_at(m, bytes, MOTH_UINT8, 1, &size, e->begin, e->end, out);
+  int64_t unit;
+  if (moth_gguf_block(e->type, &unit)) {
+    MOTH_TRY(moth_tensor_new(e->ndim, e->shape, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, out));
+    return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel, (*out)->data);
+  }
   MothDType dtype = e->type == MOTH_GGUF_TENSOR_F32   ? MOTH_FLOAT32
                     : e->type == MOTH_GGUF_TENSOR_F16 ? MOTH_FLOAT16
                                                       : MOTH_BFLOAT16;
   return tensor_at(m, bytes, dtype, e->ndim, e->shape, e->begin, e->end, out);
 }
 
-/* read_gguf(path) -> { metadata }, { names }, { types }, { shapes }, { tensors that lie in the file } */
+/* read_gguf(path) -> { metadata }, { names }, { types }, { tensors } */
 static int b_read_gguf(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
   MothMapping *m = NULL;
@@ -182,7 +184,7 @@ static int b_read_gguf(lua_State *L) {
     return fail_at(L, path);
   }
   push_gguf_pairs(L, file);
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 3; i++)
     lua_newtable(L);
   for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
     const MothGgufEntry *e = &file->entries[i];
@@ -193,20 +195,14 @@ static int b_read_gguf(lua_State *L) {
       break;
     moth_lua_push_tensor(L, t);
     lua_rawseti(L, -2, at);
-    lua_newtable(L);
-    for (int d = 0; d < e->ndim; d++) {
-      lua_pushnumber(L, (double)e->shape[d]);
-      lua_rawseti(L, -2, d + 1);
-    }
-    lua_rawseti(L, -3, at);
     lua_pushstring(L, moth_gguf_type_name(e->type));
-    lua_rawseti(L, -4, at);
+    lua_rawseti(L, -3, at);
     lua_pushlstring(L, e->name, e->name_n);
-    lua_rawseti(L, -5, at);
+    lua_rawseti(L, -4, at);
   }
   moth_gguf_free(file);
   moth_mapping_close(m);
-  return s ? moth_lua_raise(L, s) : 5;
+  return s ? moth_lua_raise(L, s) : 4;
 }
 
 /* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }, sealed);

@@ -1,5 +1,5 @@
---- GGUF, llama.cpp's files: metadata and tensors, of float32, float16, bfloat16, and quantized in blocks of 32 elements
--- (Q8_0, Q4_0: read as float32).
+--- GGUF, llama.cpp's files: metadata and tensors, of float32, float16, bfloat16, and quantized in blocks (Q4_0, Q4_1,
+-- Q5_0, Q5_1, Q8_0, Q2_K to Q6_K: read as float32; Q8_0 and Q4_0 are written, too).
 --
 --     local file = moth.gguf.load "model.gguf"
 --     print(file.metadata["general.architecture"], file.tensors["token_embd.weight"]:size())
@@ -29,21 +29,6 @@ local function as(t, dtype)
   return out
 end
 
-local function dequantized(bytes, kind, shape)
-  local n = kind == "Q8_0" and 34 or 18
-  bytes = ops.view(bytes, { -1, n })
-  local scale = ops.to(as(ops.narrow(bytes, 2, 1, 2), "float16"), { dtype = "float32" })
-  local q = ops.narrow(bytes, 2, 3, n - 2)
-  if kind == "Q8_0" then
-    q = ops.to(as(q, "int8"), { dtype = "float32" })
-  else
-    local low = ops.bitwise_and(q, 15)
-    local high = ops.bitwise_right_shift(q, 4)
-    q = ops.sub(ops.to(ops.cat({ low, high }, 2), { dtype = "float32" }), 8)
-  end
-  return ops.reshape(ops.mul(q, scale), shape)
-end
-
 local function quantized(t, kind)
   local x = ops.reshape(ops.to(t, { dtype = "float32" }), { -1, BLOCK })
   local scale, q
@@ -71,13 +56,9 @@ end
 --- { metadata = { key = value }, tensors = { name = tensor }, types = { name = "Q8_0" … } }. Tensors of plain types are
 -- mapped: a page is read when it is used; what is written to them stays in memory. Numbers of metadata are Lua's.
 function M.load(path)
-  local metadata, names, types, shapes, tensors = B.read_gguf(path)
+  local metadata, names, types, tensors = B.read_gguf(path)
   local out, kinds = {}, {}
-  for i, name in ipairs(names) do
-    local t = tensors[i]
-    if types[i] == "Q8_0" or types[i] == "Q4_0" then t = dequantized(t, types[i], shapes[i]) end
-    out[name], kinds[name] = t, types[i]
-  end
+  for i, name in ipairs(names) do out[name], kinds[name] = tensors[i], types[i] end
   return { metadata = metadata, tensors = out, types = kinds }
 end
 
@@ -93,13 +74,23 @@ local function u32(v) return bytes_of("uint32_t", v) end
 local function u64(v) return bytes_of("uint64_t", v) end
 local function text(s) return u64(#s) .. s end
 
+-- What llama.cpp takes as float32 only, whole or not: ends of keys.
+local floats = { "%.freq_base$", "%.freq_base_swa$", "epsilon$", "softcapping$", "%.factor$", "_factor$", "_scale$",
+  "%.scores$", "clamp_kqv$", "max_alibi_bias$", "temperature$" }
+local function is_float(key)
+  for _, pattern in ipairs(floats) do
+    if key:find(pattern) then return true end
+  end
+  return false
+end
+
 -- Whole numbers are u32 or i32 where they fit, others float32: what llama.cpp expects.
 local function kind_of(v, key)
   if type(v) == "string" then return "string" end
   if type(v) == "boolean" then return "bool" end
   if type(v) == "table" then return "array" end
   if type(v) ~= "number" then check.fail("[gguf.save] metadata %s: a %s cannot be saved", key, type(v)) end
-  if v ~= math.floor(v) or v ~= v or math.abs(v) > 2 ^ 53 then return "float32" end
+  if is_float(key) or v ~= math.floor(v) or v ~= v or math.abs(v) > 2 ^ 53 then return "float32" end
   return v < 0 and v >= -2 ^ 31 and "int32" or v >= 0 and v < 2 ^ 32 and "uint32" or v >= 0 and "uint64" or "float64"
 end
 
@@ -201,7 +192,5 @@ function M.save(path, metadata, tensors, o)
   end
   assert(os.rename(new, path))
 end
-
-M.__dequantized, M.__quantized = dequantized, quantized
 
 return signature.all(M, { "load(path path)", "save(path path, table metadata, table tensors, string|function type?)" })

@@ -8,6 +8,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local attention = require "moth.models.attention"
 
 local Cache = class "PagedCache"
 
@@ -163,15 +164,49 @@ function Cache:step(parts)
   step.cache, step.tokens, step.positions = self, moth.tensor({ tokens }, o), moth.tensor({ positions }, o)
   step.slots, step.table = moth.tensor(slots, o), moth.tensor(tables, o)
   step.lengths, step.counts = moth.tensor(lengths, o), moth.tensor(counts, o)
+  step.all_lengths, step.all_counts, step.longest = lengths, counts, math.max(unpack(lengths))
   return step
 end
 
+-- Keys or values of layer i of sequence s from a token on, (1, heads, tokens, dim), copied out of their blocks.
+local function gathered(self, pool, s, first)
+  local from = math.floor((first - 1) / BLOCK)
+  local length = self.all_lengths[s]
+  local blocks = self.table:select(1, s):narrow(1, from + 1, math.ceil(length / BLOCK) - from)
+  local t = pool:index_select(1, blocks):transpose(1, 2)
+  return t:reshape(1, t:size(1), -1, t:size(4)):narrow(3, first - from * BLOCK, length - first + 1)
+end
+
+-- Attention that paged_attention has not, one sequence after the other.
+local function attend_each(self, q, keys, values, o)
+  local parts, at = {}, 1
+  for s, count in ipairs(self.all_counts) do
+    local first, seen = attention.window(count, self.all_lengths[s], o.window, q:device())
+    local own = q:narrow(1, at, count):transpose(1, 2):unsqueeze(1)
+    local k, v = gathered(self, keys, s, first), gathered(self, values, s, first)
+    local y
+    if o.cap then
+      y = attention.capped(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.cap)
+    else
+      y = moth.scaled_dot_product_attention(own, k, v, { attn_mask = seen, scale = o.scale, enable_gqa = true })
+    end
+    parts[s], at = y:select(1, 1):transpose(1, 2), at + count
+  end
+  return moth.cat(parts, 1)
+end
+
 --- Writes k and v (tokens, heads, dim) of layer i; attention of q to all there are by then: (1, tokens, heads x dim).
-function Pages:attend(i, q, k, v)
+-- o: scale; window, the number of tokens that one sees; cap, of the scores
+function Pages:attend(i, q, k, v, o)
   local keys, values = self.cache.keys[i], self.cache.values[i]
   keys:kv_write_(values, k, v, self.slots)
-  local y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts)
-  return y:view(1, y:size(1), y:size(2) * y:size(3))
+  local y
+  if o and (o.cap or o.window and self.longest > o.window) then
+    y = attend_each(self, q, keys, values, o)
+  else
+    y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts, { scale = o and o.scale })
+  end
+  return y:reshape(1, y:size(1), y:size(2) * y:size(3))
 end
 
 return Cache

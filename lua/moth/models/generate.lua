@@ -171,13 +171,15 @@ end
 function Cache:advance(T) self.n = self.n + T end
 
 --- What attention of T tokens behind `past` others may look at: is_causal and attn_mask (bool) of
--- scaled_dot_product_attention. mask: bool (B, past + T), or nil.
-function M.attention_mask(T, past, mask, device)
-  if not mask and past == 0 then return true, nil end
+-- scaled_dot_product_attention. mask: bool (B, past + T), or nil; window: a token sees that many, itself included.
+function M.attention_mask(T, past, mask, device, window)
+  if not mask and past == 0 and not window then return true, nil end
   local seen
-  if T > 1 then
+  if T > 1 or window then
     local at = moth.arange(1, past + T + 1, { dtype = moth.int64, device = device })
-    seen = at:unsqueeze(1):le(at:narrow(1, past + 1, T):unsqueeze(2))
+    local keys, queries = at:unsqueeze(1), at:narrow(1, past + 1, T):unsqueeze(2)
+    seen = keys:le(queries)
+    if window then seen = seen:logical_and(keys:gt(queries - window)) end
   end
   if mask then
     local keys = mask:unsqueeze(2):unsqueeze(2)

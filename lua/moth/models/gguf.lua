@@ -7,13 +7,21 @@ local signature = require "moth.utils.signature"
 local M = {}
 
 -- Names of a layer's weights: GGUF's behind "blk.N.", moth's behind the layer's.
-local llama = {
-  layer = "model.layers.%d.",
-  inside = { attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj",
-    attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm",
-    ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj" },
-  outside = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" },
-}
+local function llama_names(more)
+  local t = {
+    layer = "model.layers.%d.",
+    inside = { attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj",
+      attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm",
+      ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
+      attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm" },
+    outside = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" },
+  }
+  for key, name in each(more or {}) do t.inside[key] = name end
+  return t
+end
+local llama = llama_names()
+local gemma2 = llama_names { post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm",
+  post_ffw_norm = "post_feedforward_layernorm" }
 local gpt2 = {
   layer = "h.%d.",
   inside = { attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
@@ -58,24 +66,72 @@ local function reader(metadata, path, where)
   end
 end
 
-local function as_llama(file, of, names)
-  local heads, width = of "attention.head_count", of "embedding_length"
-  local scaling, factors = nil, file.tensors["rope_freqs.weight"]
-  if of("rope.scaling.type", "none") == "linear" then
-    scaling = { rope_type = "linear", factor = of "rope.scaling.factor" }
+local function scaling_of(of, where, path)
+  local kind = of("rope.scaling.type", "none")
+  if kind == "none" then return nil end
+  if kind ~= "linear" and kind ~= "yarn" then
+    check.fail("[%s] %s: rope.scaling.type '%s' is not supported; there are linear and yarn", where, path, kind)
   end
-  local kind = file.metadata["general.architecture"]
-  return moth.models.Llama {
+  return { rope_type = kind, factor = of "rope.scaling.factor", attention_factor = of("rope.scaling.attn_factor", false)
+    or nil, original_max_position_embeddings = of("rope.scaling.original_context_length", false) or nil }
+end
+
+-- Phi-3's weights that lie in one another.
+local function apart(tensors, c)
+  local heads, width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+  for i = 0, c.num_hidden_layers - 1 do
+    local at = ("blk.%d."):format(i)
+    local all, up = tensors[at .. "attn_qkv.weight"], tensors[at .. "ffn_up.weight"]
+    if all then
+      tensors[at .. "attn_q.weight"], tensors[at .. "attn_qkv.weight"] = all:narrow(1, 1, heads), nil
+      tensors[at .. "attn_k.weight"] = all:narrow(1, heads + 1, width)
+      tensors[at .. "attn_v.weight"] = all:narrow(1, heads + width + 1, width)
+    end
+    if up and up:size(1) == 2 * c.intermediate_size then
+      tensors[at .. "ffn_gate.weight"] = up:narrow(1, 1, c.intermediate_size)
+      tensors[at .. "ffn_up.weight"] = up:narrow(1, c.intermediate_size + 1, c.intermediate_size)
+    end
+  end
+end
+
+local function as_llama(file, of, where, path)
+  local heads, width = of "attention.head_count", of "embedding_length"
+  local factors, kind = file.tensors["rope_freqs.weight"], file.metadata["general.architecture"]
+  local head_dim, layers = of("attention.key_length", width / heads), of "block_count"
+  if file.tensors["rope_factors_short.weight"] then
+    check.fail("[%s] %s: frequencies for short and long texts (longrope) are not supported in GGUF files\nHINT: take "
+      .. "the folder of safetensors", where, path)
+  end
+  local is_gemma, window = kind:find "^gemma" ~= nil, of("attention.sliding_window", false) or nil
+  local c = {
     vocab_size = file.tensors["token_embd.weight"]:size(1), hidden_size = width,
-    intermediate_size = of "feed_forward_length", num_hidden_layers = of "block_count", num_attention_heads = heads,
-    num_key_value_heads = of("attention.head_count_kv", heads), head_dim = of("attention.key_length", width / heads),
+    intermediate_size = of "feed_forward_length", num_hidden_layers = layers, num_attention_heads = heads,
+    num_key_value_heads = of("attention.head_count_kv", heads), head_dim = head_dim,
     max_position_embeddings = of("context_length", 2048), rms_norm_eps = of("attention.layer_norm_rms_epsilon", 1e-5),
-    rope_theta = of("rope.freq_base", 10000), rope_scaling = scaling,
+    rope_theta = of("rope.freq_base", kind == "gemma3" and 1e6 or 10000), rope_scaling = scaling_of(of, where, path),
     rope_factors = factors and factors:totable() or nil,
+    partial_rotary_factor = of("rope.dimension_count", head_dim) / head_dim,
     rope_interleaved = kind == "llama", tie_word_embeddings = not file.tensors["output.weight"],
     attention_bias = file.tensors["blk.0.attn_q.bias"] ~= nil,
     output_bias = file.tensors["blk.0.attn_output.bias"] ~= nil,
-  }, names
+    qk_norm = file.tensors["blk.0.attn_q_norm.weight"] ~= nil, sliding_window = window,
+    attention_softcap = of("attn_logit_softcapping", false) or nil,
+    logits_softcap = of("final_logit_softcapping", false) or nil,
+  }
+  if is_gemma then
+    c.hidden_act, c.embedding_scale = "gelu_tanh", math.sqrt(width)
+    c.post_norms = kind ~= "gemma"
+    local is_27b = kind == "gemma2" and layers == 46 or kind == "gemma3" and layers == 62
+    c.attention_scale = (is_27b and width / heads or head_dim) ^ -0.5
+    local every = kind == "gemma2" and 2 or 6
+    if window then
+      c.layer_types = {}
+      for i = 1, layers do c.layer_types[i] = i % every == 0 and "full_attention" or "sliding_attention" end
+    end
+    if kind == "gemma3" then c.local_rope_theta = of("rope.freq_base_swa", 10000) end
+  end
+  if kind == "phi3" then apart(file.tensors, c) end
+  return moth.models.Llama(c)
 end
 
 local function as_gpt2(file, of)
@@ -83,7 +139,9 @@ local function as_gpt2(file, of)
     n_head = of "attention.head_count", n_embd = of "embedding_length", block_size = of "context_length" }
 end
 
-local kinds = { llama = { llama, as_llama }, qwen2 = { llama, as_llama }, gpt2 = { gpt2, as_gpt2 } }
+local kinds = { llama = { llama, as_llama }, qwen2 = { llama, as_llama }, qwen3 = { llama, as_llama },
+  phi3 = { llama, as_llama }, gemma = { llama, as_llama }, gemma2 = { gemma2, as_llama },
+  gemma3 = { gemma2, as_llama }, gpt2 = { gpt2, as_gpt2 } }
 
 -- Merges of a SentencePiece vocabulary, which has scores: each way to make a piece of two, the best piece first.
 local function merges_of(tokens, scores)
@@ -152,11 +210,11 @@ function M.load(path, where)
   local file = moth.gguf.load(path)
   local kind = file.metadata["general.architecture"]
   if not kinds[kind] then
-    check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama and qwen2", where, path,
-      tostring(kind))
+    check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
+      .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
   end
   local names, make = kinds[kind][1], kinds[kind][2]
-  local model = moth.fake_mode(make, file, reader(file.metadata, path, where))
+  local model = moth.fake_mode(make, file, reader(file.metadata, path, where), where, path)
   local own = {}
   for name, t in each(file.tensors) do
     local short = moths_name(names, name)
@@ -179,6 +237,26 @@ local function interleaved(t, heads)
   return t:reshape(shape):transpose(2, 3):reshape(t:size())
 end
 
+-- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
+local function architecture(c)
+  local function refuse(what) check.fail("[models.save_gguf] llama.cpp has no architecture for %s", what) end
+  local kind = c.embedding_scale ~= 1 and (not c.post_norms and "gemma" or c.qk_norm and "gemma3" or "gemma2")
+    or c.qk_norm and "qwen3" or c.attention_bias and not c.output_bias and "qwen2" or "llama"
+  local is_gemma = kind:find "^gemma" ~= nil
+  if c.hidden_act ~= (is_gemma and "gelu_tanh" or "silu") then refuse(kind .. " with the activation " .. c.hidden_act) end
+  if c.partial_rotary_factor ~= 1 then refuse "partial_rotary_factor" end
+  if c.mlp_bias or c.attention_bias and kind ~= "qwen2" and kind ~= "llama" then refuse(kind .. " with biases") end
+  if c.sliding_window and not is_gemma and c.layer_types then refuse(kind .. " with windows in some layers") end
+  if is_gemma and kind ~= "gemma" then
+    local dim = (c.num_hidden_layers == 46 or c.num_hidden_layers == 62) and c.hidden_size / c.num_attention_heads
+      or c.head_dim
+    if math.abs((c.attention_scale or c.head_dim ^ -0.5) - dim ^ -0.5) > 1e-6 then
+      refuse(kind .. " with this query_pre_attn_scalar")
+    end
+  end
+  return kind
+end
+
 local function metadata_of(model)
   local c, out = model.config, {}
   if model:is_a(moth.models.GPT) then
@@ -190,17 +268,28 @@ local function metadata_of(model)
     out["gpt2.attention.layer_norm_epsilon"] = 1e-5
     return out, gpt2
   end
-  local kind = c.attention_bias and "qwen2" or "llama"
+  local kind = architecture(c)
   out["general.architecture"] = kind
   for key, v in each { context_length = c.max_position_embeddings, embedding_length = c.hidden_size,
     block_count = c.num_hidden_layers, feed_forward_length = c.intermediate_size, vocab_size = c.vocab_size,
     ["attention.head_count"] = c.num_attention_heads, ["attention.head_count_kv"] = c.num_key_value_heads,
     ["attention.key_length"] = c.head_dim, ["attention.value_length"] = c.head_dim,
-    ["rope.dimension_count"] = c.head_dim } do
+    ["attention.sliding_window"] = c.sliding_window, ["rope.dimension_count"] = c.head_dim } do
     out[kind .. "." .. key] = v
   end
-  out[kind .. ".attention.layer_norm_rms_epsilon"], out[kind .. ".rope.freq_base"] = c.rms_norm_eps, c.rope_theta + 0.0
-  return out, llama
+  local function put(key, v) out[kind .. "." .. key] = v end
+  put("attention.layer_norm_rms_epsilon", c.rms_norm_eps)
+  put("rope.freq_base", c.rope_theta)
+  put("rope.freq_base_swa", c.local_rope_theta)
+  put("attn_logit_softcapping", c.attention_softcap)
+  put("final_logit_softcapping", c.logits_softcap)
+  local s = c.rope_scaling
+  if s and s.rope_type == "yarn" then
+    out[kind .. ".rope.scaling.type"] = "yarn"
+    out[kind .. ".rope.scaling.original_context_length"] = s.original_max_position_embeddings
+    put("rope.scaling.factor", s.factor)
+  end
+  return out, (kind == "gemma2" or kind == "gemma3") and gemma2 or llama
 end
 
 local function tokenizer_metadata(out, tokenizer)
@@ -231,7 +320,9 @@ function(model, path, kind, tokenizer, chat_template)
   end
   local metadata, names = metadata_of(model)
   local c, tensors = model.config, {}
-  if c.rope_scaling and (c.rope_scaling.rope_type or c.rope_scaling.type) ~= "default" then
+  local scaling = c.rope_scaling and c.rope_scaling.rope_type or c.rope_scaling and c.rope_scaling.type
+  if scaling == "longrope" then check.fail("[models.save_gguf] rope_scaling longrope cannot be written") end
+  if c.rope_factors or scaling == "linear" or scaling == "llama3" then
     tensors["rope_freqs.weight"] = model:rope_factors()
   end
   for name, t in model:state_dict():items() do
@@ -240,6 +331,7 @@ function(model, path, kind, tokenizer, chat_template)
     if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
       t = interleaved(t, heads)
     end
+    if c.norm_offset and name:find "norm%.weight$" then t = t:to(moth.float32) + 1 end
     tensors[out] = t
   end
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end

@@ -132,6 +132,16 @@ end
 
 generate.install(GPT, "GPT")
 
+-- Fields of config.json that change what is computed, and what they may be.
+local only = {
+  model_type = function(v) return v == "gpt2" end,
+  layer_norm_epsilon = function(v) return math.abs(v - 1e-5) < 1e-12 end,
+  activation_function = function(v) return v == "gelu_new" or v == "gelu_pytorch_tanh" end,
+  n_inner = function(v, c) return v == 4 * c.n_embd end, scale_attn_weights = function(v) return v end,
+  scale_attn_by_inverse_layer_idx = function(v) return not v end, add_cross_attention = function(v) return not v end,
+  tie_word_embeddings = function(v) return v end,
+}
+
 --- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model). o: { mapped = true }
 -- takes the weights where they lie in the file, as models.load does.
 function GPT.from_pretrained(folder, o)
@@ -139,6 +149,11 @@ function GPT.from_pretrained(folder, o)
   local is_mapped = check.options(where, o, "mapped").mapped
   local config, sd = pretrained.read(folder, where, is_mapped)
   local function of(names, default) return pretrained.field(config, where, names, default) end
+  for name, is_right in each(only) do
+    if config[name] ~= nil and not is_right(config[name], config) then
+      check.fail("[%s] config.json: %s = %s is not supported", where, name, tostring(config[name]))
+    end
+  end
   local own = {}
   for name, t in each(sd) do
     local short = name:gsub("^transformer%.", ""):gsub("%.mlp%.", ".")

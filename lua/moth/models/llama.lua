@@ -1,5 +1,5 @@
 --- models.Llama: a decoder of the Llama family: rotary positions, grouped keys and values, RMS norms, SwiGLU (Touvron
--- et al. 2023), with Hugging Face's names. Mistral's and Qwen2's checkpoints have the same form.
+-- et al. 2023), with Hugging Face's names, and what Mistral, Qwen, Phi and Gemma changed of it (families.lua).
 --
 --     local net = moth.models.Llama.from_pretrained "folder"
 --     local tok = moth.data.Tokenizer "folder/tokenizer.json"
@@ -11,56 +11,68 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local generate = require "moth.models.generate"
 local pretrained = require "moth.models.pretrained"
+local attention = require "moth.models.attention"
+local families = require "moth.models.families"
+local rope = require "moth.models.rope"
 
--- The frequencies of rotary positions, (dim / 2), by config.rope_scaling: linear, or Llama 3's, which stretches long
--- waves by `factor`, short ones not, those between in proportion; or divided by rope_factors, as GGUF has them.
-local function frequencies(c)
-  local dim, list, s = c.head_dim, {}, c.rope_scaling or {}
-  local kind = s.rope_type or s.type
-  for i = 0, dim / 2 - 1 do
-    local f = c.rope_theta ^ (-2 * i / dim)
-    if c.rope_factors then
-      f = f / c.rope_factors[i + 1]
-    elseif kind == "linear" then
-      f = f / s.factor
-    elseif kind == "llama3" then
-      local wave, old = 2 * math.pi / f, s.original_max_position_embeddings
-      local long, short = old / s.low_freq_factor, old / s.high_freq_factor
-      if wave > long then
-        f = f / s.factor
-      elseif wave > short then
-        local share = (old / wave - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
-        f = (1 - share) * f / s.factor + share * f
-      end
-    elseif kind and kind ~= "default" then
-      check.fail("[models.Llama] rope_scaling '%s' is not known; there are linear and llama3", tostring(kind))
-    end
-    list[i + 1] = f
-  end
-  return moth.tensor(list, { dtype = moth.float32 })
+-- Norms whose weights are kept less 1 (Gemma).
+local OffsetNorm = nn.class("Llama.OffsetNorm")
+function OffsetNorm:__init(n, o)
+  self.weight, self.eps = nn.Parameter(moth.zeros(n)), o.eps
+end
+function OffsetNorm:forward(x)
+  local w = self.weight:to(moth.float32) + 1
+  return moth.rms_norm(x:to(moth.float32), { w:size(1) }, w, self.eps):to(x:dtype())
 end
 
+local function norm_of(c, n) return (c.norm_offset and OffsetNorm or nn.RMSNorm)(n, { eps = c.rms_norm_eps }) end
+
+local activations = {
+  silu = nn.functional.silu, relu = nn.functional.relu, gelu = function(x) return nn.functional.gelu(x) end,
+  gelu_tanh = function(x) return nn.functional.gelu(x, "tanh") end,
+}
+
 local Attention = nn.class("Llama.Attention")
-function Attention:__init(c)
+function Attention:__init(c, i)
   self.heads, self.kv_heads, self.dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
   local bias = { bias = c.attention_bias }
   self.q_proj = nn.Linear(c.hidden_size, self.heads * c.head_dim, bias)
   self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias)
   self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias)
   self.o_proj = nn.Linear(self.heads * c.head_dim, c.hidden_size, { bias = c.attention_bias and c.output_bias })
+  if c.qk_norm then self.q_norm, self.k_norm = norm_of(c, c.head_dim), norm_of(c, c.head_dim) end
+  self.scale, self.cap = c.attention_scale, c.attention_softcap
+  if c.sliding_window and not (c.layer_types and c.layer_types[i] == "full_attention") then
+    self.window = c.sliding_window
+  end
+end
+-- The first coordinates of heads, turned; at.rotated: how many.
+local function turned(x, at, angles)
+  if at.rotated == x:size(4) then return moth.rope(x, angles.cos, angles.sin, at.interleaved) end
+  local first = moth.rope(x:narrow(4, 1, at.rotated), angles.cos, angles.sin, at.interleaved)
+  return moth.cat({ first, x:narrow(4, at.rotated + 1, x:size(4) - at.rotated) }, 4)
 end
 function Attention:forward(x, at, i)
   local B, T = x:size(1), x:size(2)
   local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
-  local q = moth.rope(heads(self.q_proj(x)), at.cos, at.sin, at.interleaved)
-  local k, v = moth.rope(heads(self.k_proj(x)), at.cos, at.sin, at.interleaved), heads(self.v_proj(x))
+  local q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))
+  if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
+  local angles = self.window and at.local_angles or at.angles
+  q, k = turned(q, at, angles), turned(k, at, angles)
   if at.pages then
     local function tokens(y) return y:select(1, 1):transpose(1, 2) end
-    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v)))
+    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v), self))
   end
   if at.cache then k, v = at.cache:append(i, k, v) end
-  local y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = at.mask, is_causal = at.causal,
-    enable_gqa = self.heads ~= self.kv_heads })
+  local seen = self.window and at.window_mask or at.mask
+  local y
+  if self.cap then
+    if not seen and T > 1 then seen = select(2, attention.window(T, k:size(3), nil, x:device())) end
+    y = attention.capped(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap)
+  else
+    y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = seen, is_causal = not seen and at.causal,
+      scale = self.scale, enable_gqa = self.heads ~= self.kv_heads })
+  end
   return self.o_proj(y:transpose(2, 3):reshape(B, T, q:size(2) * self.dim))
 end
 
@@ -70,17 +82,26 @@ function MLP:__init(c)
   self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
   self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
   self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias)
+  self.act = c.hidden_act
 end
-function MLP:forward(x) return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)) end
+function MLP:forward(x) return self.down_proj(activations[self.act](self.gate_proj(x)) * self.up_proj(x)) end
 
 local Layer = nn.class("Llama.DecoderLayer")
-function Layer:__init(c)
-  self.self_attn, self.mlp = Attention(c), MLP(c)
-  self.input_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
-  self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
+function Layer:__init(c, i)
+  self.self_attn, self.mlp = Attention(c, i), MLP(c)
+  self.input_layernorm, self.post_attention_layernorm = norm_of(c, c.hidden_size), norm_of(c, c.hidden_size)
+  if c.post_norms then
+    self.pre_feedforward_layernorm = norm_of(c, c.hidden_size)
+    self.post_feedforward_layernorm = norm_of(c, c.hidden_size)
+  end
 end
 function Layer:forward(x, at, i)
-  x = x + self.self_attn(self.input_layernorm(x), at, i)
+  local y = self.self_attn(self.input_layernorm(x), at, i)
+  if self.post_feedforward_layernorm then -- norms behind each part, too (Gemma 2)
+    x = x + self.post_attention_layernorm(y)
+    return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+  end
+  x = x + y
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
@@ -88,22 +109,29 @@ local Trunk = nn.class("Llama.Model")
 function Trunk:__init(c)
   self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
   local layers = {}
-  for i = 1, c.num_hidden_layers do layers[i] = Layer(c) end
+  for i = 1, c.num_hidden_layers do layers[i] = Layer(c, i) end
   self.layers = nn.ModuleList(layers)
-  self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
+  self.norm = norm_of(c, c.hidden_size)
 end
 
 local Llama = nn.class("Llama")
 
 --- rope_interleaved: pairs of rotated coordinates are neighbours, as in GGUF's files, not in the two halves.
 -- rope_factors: the frequencies are divided by them. rope_scaling: { rope_type = "linear", factor = … }, or the fields
--- of Llama 3.1's config.json
+-- of config.json for llama3, yarn, longrope; partial_rotary_factor: of a head's coordinates. sliding_window: a token
+-- sees as many, itself included, where layer_types does not say "full_attention"; local_rope_theta: of such layers.
+-- qk_norm: norms of the heads of queries and keys (Qwen 3). Gemma's: norm_offset (weights of norms are kept less 1),
+-- post_norms (behind each part, too), embedding_scale, attention_scale, attention_softcap and logits_softcap.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
   bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, \z
-  number[] rope_factors?, number initializer_range=0.02)", function(self, c)
+  number[] rope_factors?, number initializer_range=0.02, 'silu'|'gelu'|'gelu_tanh'|'relu' hidden_act='silu', \z
+  bool qk_norm=false, number partial_rotary_factor=1, number local_rope_theta?, \z
+  count original_max_position_embeddings?, count sliding_window?, string[] layer_types?, bool norm_offset=false, \z
+  bool post_norms=false, number embedding_scale=1, number attention_scale?, number attention_softcap?, \z
+  number logits_softcap?)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -114,7 +142,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
       c.num_attention_heads)
   end
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
-  self.config, self.max_length = c, c.max_position_embeddings
+  self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
   self:reset_buffers()
@@ -125,14 +153,16 @@ end)
 
 --- Makes what is computed, not loaded: the frequencies of rotary positions.
 function Llama:reset_buffers()
-  self:register_buffer("inv_freq", frequencies(self.config), { persistent = false })
+  local c = self.config
+  self:register_buffer("inv_freq", rope.frequencies(c), { persistent = false })
+  if c.local_rope_theta then self:register_buffer("local_freq", rope.frequencies(c, true), { persistent = false }) end
 end
 
 --- By what rope_scaling divides the frequencies, (head_dim / 2).
 function Llama:rope_factors()
-  local plain = {}
-  for i = 0, self.config.head_dim / 2 - 1 do plain[i + 1] = self.config.rope_theta ^ (-2 * i / self.config.head_dim) end
-  return moth.tensor(plain, { dtype = moth.float32 }) / frequencies(self.config)
+  local plain, n = {}, rope.size(self.config)
+  for i = 0, n / 2 - 1 do plain[i + 1] = self.config.rope_theta ^ (-2 * i / n) end
+  return moth.tensor(plain, { dtype = moth.float32 }) / rope.frequencies(self.config)
 end
 
 --- Keys and values of `length` tokens of each row.
@@ -143,10 +173,26 @@ function Llama:new_cache(rows, length)
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
-local function angles(self, position, dtype)
-  local a = position:to(moth.float32):sub(1):unsqueeze(-1) * self.inv_freq:to(moth.float32)
+local function angles(freq, position, factor, dtype)
+  local a = position:to(moth.float32):sub(1):unsqueeze(-1) * freq:to(moth.float32)
   if a:dim() == 3 then a = a:unsqueeze(2) end
-  return a:cos():to(dtype), a:sin():to(dtype)
+  local cos, sin = a:cos(), a:sin()
+  if factor ~= 1 then cos, sin = cos * factor, sin * factor end
+  return { cos = cos:to(dtype), sin = sin:to(dtype) }
+end
+
+-- What the layers need of positions.
+local function place(self, at, position, dtype)
+  local c = self.config
+  at.interleaved, at.rotated = c.rope_interleaved, rope.size(c)
+  at.angles = angles(self.inv_freq, position, rope.attention_factor(c), dtype)
+  if self.local_freq then at.local_angles = angles(self.local_freq, position, 1, dtype) end
+  return at
+end
+
+local function embedded(self, ids)
+  local x, scale = self.model.embed_tokens(ids), self.config.embedding_scale
+  return scale == 1 and x or x * moth.tensor(scale, { dtype = x:dtype(), device = x:device() })
 end
 
 --- Logits of tokens behind those in the cache.
@@ -157,10 +203,12 @@ function Llama:decode(idx, cache, mask, last)
   if past + T > self.max_length then
     check.fail("[models.Llama] %d tokens are more than max_position_embeddings, %d", past + T, self.max_length)
   end
-  local x = self.model.embed_tokens(idx)
-  local at = { cache = cache, interleaved = self.config.rope_interleaved }
-  at.cos, at.sin = angles(self, generate.positions(T, past, mask, idx:device()), x:dtype())
+  local x, window = embedded(self, idx), self.config.sliding_window
+  local at = place(self, { cache = cache }, generate.positions(T, past, mask, idx:device()), x:dtype())
   at.causal, at.mask = generate.attention_mask(T, past, mask, idx:device())
+  if window and past + T > window then
+    at.window_mask = select(2, generate.attention_mask(T, past, mask, idx:device(), window))
+  end
   for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
   if cache then cache:advance(T) end
   if last then x = x:narrow(2, T, 1) end
@@ -170,7 +218,9 @@ end
 --- Logits of hidden states.
 function Llama:head(x)
   x = self.model.norm(x)
-  return self.lm_head and self.lm_head(x) or self.model.embed_tokens:as_linear(x)
+  x = self.lm_head and self.lm_head(x) or self.model.embed_tokens:as_linear(x)
+  local cap = self.config.logits_softcap
+  return cap and (x / cap):tanh() * cap or x
 end
 
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
@@ -182,9 +232,8 @@ end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
 function Llama:step(pages, rows)
-  local x = self.model.embed_tokens(pages.tokens)
-  local at = { pages = pages, interleaved = self.config.rope_interleaved }
-  at.cos, at.sin = angles(self, pages.positions:select(1, 1), x:dtype())
+  local x = embedded(self, pages.tokens)
+  local at = place(self, { pages = pages }, pages.positions:select(1, 1), x:dtype())
   for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
   return self:head(generate.rows(x, rows))
 end
@@ -199,25 +248,14 @@ end
 
 generate.install(Llama, "Llama")
 
---- The model of a folder that Hugging Face's save_pretrained wrote (Llama, Mistral, Qwen2). o: { mapped = true } takes
--- the weights where they lie in the file, as models.load does.
+--- The model of a folder that Hugging Face's save_pretrained wrote (families.lua says of which families). o: { mapped =
+-- true } takes the weights where they lie in the file, as models.load does.
 function Llama.from_pretrained(folder, o)
   local where = "models.Llama.from_pretrained"
   local is_mapped = check.options(where, o, "mapped").mapped
   local config, sd = pretrained.read(folder, where, is_mapped)
-  local function of(names, default) return pretrained.field(config, where, names, default) end
-  local scaling = of("rope_parameters rope_scaling", false)
-  local c = {
-    vocab_size = of "vocab_size", hidden_size = of "hidden_size", intermediate_size = of "intermediate_size",
-    num_hidden_layers = of "num_hidden_layers", num_attention_heads = of "num_attention_heads",
-    num_key_value_heads = of("num_key_value_heads", config.num_attention_heads),
-    head_dim = of("head_dim", of "hidden_size" / of "num_attention_heads"),
-    max_position_embeddings = of("max_position_embeddings", 2048), rms_norm_eps = of("rms_norm_eps", 1e-6),
-    rope_theta = of("rope_parameters.rope_theta rope_theta", 10000), rope_scaling = scaling or nil,
-    tie_word_embeddings = of("tie_word_embeddings", false), mlp_bias = of("mlp_bias", false),
-    attention_bias = sd["model.layers.0.self_attn.q_proj.bias"] ~= nil,
-    output_bias = sd["model.layers.0.self_attn.o_proj.bias"] ~= nil,
-  }
+  local c
+  c, sd = families.read(config, sd, where)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
   local tied = model.lm_head and { ["lm_head.weight"] = "model.embed_tokens.weight" } or nil
   pretrained.load(model, sd, where, { "inv_freq$", not model.lm_head and "^lm_head%." or nil }, tied, is_mapped)

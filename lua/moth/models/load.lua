@@ -8,11 +8,10 @@
 local moth = require "moth"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local families = require "moth.models.families"
 local pretrained = require "moth.models.pretrained"
 
 local where = "models.load"
-
-local classes = { gpt2 = "gpt", llama = "llama", mistral = "llama", qwen2 = "llama" }
 
 local function exists(path)
   local f = io.open(path, "rb")
@@ -56,14 +55,12 @@ end
 local function of_folder(folder)
   local config = pretrained.json(folder .. "/config.json", where)
   local kind = config.model_type
-  if not classes[kind] then
-    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, llama, mistral and qwen2", where,
-      folder, tostring(kind))
+  local class = kind == "gpt2" and "gpt" or families.known[kind or ""] and "llama"
+  if not class then
+    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, %s", where, folder, tostring(kind),
+      families.names)
   end
-  if config.sliding_window and config.use_sliding_window ~= false and kind == "mistral" then
-    check.fail("[%s] %s: a sliding window (config.json: sliding_window) is not supported", where, folder)
-  end
-  local model = require("moth.models." .. classes[kind]).from_pretrained(folder, { mapped = true })
+  local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true })
   local has_tokenizer = exists(folder .. "/tokenizer.json") or exists(folder .. "/vocab.json")
   return model, has_tokenizer and moth.tokenizer.load(folder) or nil, about(folder, config)
 end

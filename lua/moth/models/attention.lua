@@ -1,0 +1,31 @@
+--- Attention with what the kernels do not have: scores under a cap (Gemma 2), and a window of keys over pages.
+local moth = require "moth"
+
+local M = {}
+
+--- Attention whose scores go through cap * tanh(scores / cap).
+-- q (B, H, T, D), k and v (B, K, S, D): heads in groups of H / K share keys; seen: bool, broadcast to (B, 1, T, S), or nil
+function M.capped(q, k, v, seen, scale, cap)
+  local B, H, T, D, K = q:size(1), q:size(2), q:size(3), q:size(4), k:size(2)
+  local score = moth.matmul(q:reshape(B, K, H / K, T, D), k:unsqueeze(3):transpose(4, 5)) * (scale / cap)
+  score = score:to(moth.float32):tanh() * cap
+  if seen then
+    if seen:dim() == 4 then seen = seen:unsqueeze(2) end
+    score = score:masked_fill(seen:logical_not(), -math.huge)
+  end
+  return moth.matmul(score:softmax(5):to(q:dtype()), v:unsqueeze(3)):reshape(B, H, T, D)
+end
+
+--- The tokens that `count` queries, the last of `length`, may look at in a window (nil: all): the first token of any
+-- of them, and bool (count, length - first + 1), or nil: each query sees all of these.
+function M.window(count, length, window, device)
+  local first = window and math.max(1, length - count + 2 - window) or 1
+  if count == 1 then return first, nil end
+  local o = { dtype = moth.int64, device = device }
+  local keys = moth.arange(first, length + 1, o):unsqueeze(1)
+  local queries = moth.arange(length - count + 1, length + 1, o):unsqueeze(2)
+  local seen = keys:le(queries)
+  return first, window and seen:logical_and(keys:gt(queries - window)) or seen
+end
+
+return M

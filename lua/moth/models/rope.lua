@@ -1,0 +1,100 @@
+--- Rotary positions of models.Llama: the frequencies by which pairs of coordinates turn, and how contexts longer than
+-- those of the training are made: rope_scaling of config.json.
+local moth = require "moth"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local scalings = {}
+
+--- All of them by one factor.
+function scalings.linear(f, _, s) return f / s.factor end
+
+--- Llama 3's: long waves are stretched by the factor, short ones not, those between in proportion.
+function scalings.llama3(f, _, s)
+  local wave, old = 2 * math.pi / f, s.original_max_position_embeddings
+  local long, short = old / s.low_freq_factor, old / s.high_freq_factor
+  if wave > long then return f / s.factor end
+  if wave <= short then return f end
+  local share = (old / wave - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+  return (1 - share) * f / s.factor + share * f
+end
+
+--- YaRN (Peng et al. 2023): by how often a pair turns over the trained length, between two bounds in proportion.
+function scalings.yarn(f, i, s, c, dim)
+  local old = s.original_max_position_embeddings or c.max_position_embeddings
+  local function pair_of(turns) return dim * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(c.rope_theta)) end
+  local low, high = pair_of(s.beta_fast or 32), pair_of(s.beta_slow or 1)
+  if s.truncate ~= false then low, high = math.floor(low), math.ceil(high) end
+  low, high = math.max(low, 0), math.min(high, dim - 1)
+  if low == high then high = high + 0.001 end
+  local share = math.min(1, math.max(0, (i - low) / (high - low)))
+  return f / s.factor * share + f * (1 - share)
+end
+
+--- Phi-3's: a factor of each pair; those for texts up to the original length, which are the most that is taken.
+function scalings.longrope(f, i, s) return f / s.short_factor[i + 1] end
+
+--- Within max_position_embeddings, which are the most that is taken, nothing is scaled.
+function scalings.dynamic(f) return f end
+scalings.default = scalings.dynamic
+
+local function kind_of(c)
+  local s = c.rope_scaling or {}
+  local kind = s.rope_type or s.type or "default"
+  if not scalings[kind] then
+    check.fail("[models.Llama] rope_scaling '%s' is not known; there are linear, llama3, yarn, dynamic and longrope",
+      tostring(kind))
+  end
+  return kind, s
+end
+
+--- How many coordinates of a head are rotated.
+function M.size(c)
+  local dim = math.floor(c.head_dim * c.partial_rotary_factor)
+  return dim - dim % 2
+end
+
+--- The frequencies, (rotated coordinates / 2), float32; c: a model's config. Those of rope_factors divide them, as GGUF
+-- has them; is_local: of layers with a window, where they have frequencies of their own (Gemma 3).
+function M.frequencies(c, is_local)
+  local dim, list = M.size(c), {}
+  local kind, s = kind_of(c)
+  local theta = is_local and c.local_rope_theta or c.rope_theta
+  for i = 0, dim / 2 - 1 do
+    local f = theta ^ (-2 * i / dim)
+    if is_local and c.local_rope_theta then
+      list[i + 1] = f
+    elseif c.rope_factors then
+      list[i + 1] = f / c.rope_factors[i + 1]
+    else
+      list[i + 1] = scalings[kind](f, i, s, c, dim)
+    end
+  end
+  return moth.tensor(list, { dtype = moth.float32 })
+end
+
+--- By what cosines and sines are multiplied.
+function M.attention_factor(c)
+  local kind, s = kind_of(c)
+  local function of(factor, m) return factor <= 1 and 1 or 0.1 * (m or 1) * math.log(factor) + 1 end
+  if s.attention_factor then return s.attention_factor end
+  if kind == "yarn" then
+    local one, all = s.mscale, s.mscale_all_dim
+    if one and all and one ~= 0 and all ~= 0 then return of(s.factor, one) / of(s.factor, all) end
+    return of(s.factor)
+  elseif kind == "longrope" then
+    local old = c.original_max_position_embeddings
+    local factor = s.factor or c.max_position_embeddings / old
+    return factor <= 1 and 1 or math.sqrt(1 + math.log(factor) / math.log(old))
+  end
+  return 1
+end
+
+--- The most tokens that a model can look at.
+function M.longest(c)
+  return kind_of(c) == "longrope" and math.min(c.original_max_position_embeddings, c.max_position_embeddings)
+    or c.max_position_embeddings
+end
+
+return M

@@ -1,0 +1,114 @@
+-- Families of models beside Llama's own (fixtures.py): what transformers computes of them; and blocks of GGUF.
+local moth = require "moth"
+local cjson = require "cjson"
+
+local folder = "spec/llm/fixtures/families/"
+local int = { dtype = moth.int64 }
+
+local function content(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read "*a"
+  f:close()
+  return text
+end
+local function counted(list, n)
+  local out = {}
+  for i = 1, n or #list do out[i] = list[i] + 1 end
+  return out
+end
+local function last(model, want)
+  return moth.no_grad(model.forward, model, moth.tensor({ counted(want.ids) }, int)):select(2, -1):view(-1)
+end
+local function temporary()
+  local path = os.tmpname()
+  finally(function()
+    os.remove(path)
+    os.remove(path .. ".gguf")
+  end)
+  return path .. ".gguf"
+end
+
+describe("language models #M444", function()
+  for _, name in ipairs { "mistral", "qwen2", "qwen2_window", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "yarn" } do
+    it("are transformers' to 1e-4, and their greedy ids: " .. name, function()
+      local want = cjson.decode(content(folder .. name .. "/want.json"))
+      local model = moth.models.load(folder .. name)
+      assert.is_close(moth.tensor(want.logits), last(model, want), { rtol = 0, atol = 1e-4 })
+      local prompt = counted(want.ids, 9)
+      assert.same(counted(want.out),
+        model:generate(moth.tensor({ prompt }, int), #want.out - 9, { do_sample = false }):view(-1):totable())
+      -- over pages, in pieces, beside another one
+      local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
+      local r = s:add { ids = prompt, max_tokens = #want.out - 9, temperature = 0 }
+      s:add { ids = { 3, 4 }, max_tokens = 20, temperature = 0 }
+      while s:step() > 0 do end -- luacheck: ignore 542
+      assert.same(counted(want.out), r.ids)
+    end)
+  end
+
+  it("of these families go into GGUF files and back, or are refused", function()
+    local path = temporary()
+    for _, name in ipairs { "mistral", "qwen2", "qwen3", "gemma", "gemma2", "yarn" } do
+      local want = cjson.decode(content(folder .. name .. "/want.json"))
+      moth.models.save_gguf(moth.models.load(folder .. name), path)
+      assert.is_close(moth.tensor(want.logits), last(moth.models.load(path), want), { rtol = 0, atol = 1e-4 })
+    end
+    for name, why in pairs { phi3 = "for partial_rotary_factor", qwen2_window = "with windows in some layers" } do
+      assert.error_matches(function() moth.models.save_gguf(moth.models.load(folder .. name), "/nowhere") end, why)
+    end
+  end)
+
+  it("with what is not known of a config are refused by name", function()
+    local path = os.tmpname()
+    os.remove(path)
+    os.execute(("cp -r %sqwen2 %s"):format(folder, path))
+    finally(function() os.execute("rm -r " .. path) end)
+    local function fails(why, change)
+      local config = cjson.decode(content(folder .. "qwen2/config.json"))
+      for key, v in pairs(change) do config[key] = v end
+      local f = assert(io.open(path .. "/config.json", "w"))
+      f:write(cjson.encode(config))
+      f:close()
+      assert.error_matches(function() moth.models.load(path) end, why)
+    end
+    fails("the activation 'xielu' is not supported; there are silu", { hidden_act = "xielu" })
+    fails("rope_scaling 'ntk' is not known; there are linear", { rope_parameters = { rope_type = "ntk" } })
+    fails("type 'mixtral' are not supported; there are gpt2, gemma", { model_type = "mixtral" })
+    fails("weights quantized by awq are not supported", { quantization_config = { quant_method = "awq" } })
+    fails("layers of type 'linear_attention'", { sliding_window = 4, use_sliding_window = true,
+      layer_types = { "linear_attention" } })
+    fails("the weights do not fit: missing .*k_norm", { model_type = "qwen3" })
+  end)
+end)
+
+describe("GGUF's quantized blocks", function()
+  it("are the gguf package's to the bit", function()
+    local file = moth.gguf.load "spec/llm/fixtures/blocks.gguf"
+    for name, kind in pairs(file.types) do
+      if not name:find "want" then
+        assert.equal(name, kind)
+        assert.is_true(moth.equal(file.tensors[name], file.tensors[name .. ".want"]), name)
+      end
+    end
+  end)
+
+  it("of other types are refused by name, with what to do", function()
+    local bytes, other = content "spec/llm/fixtures/blocks.gguf", os.tmpname()
+    finally(function() os.remove(other) end)
+    local at = bytes:find("\4" .. ("\0"):rep(7) .. "Q6_K\2", 1, true) + 8 + 4 + 4 + 16
+    local f = assert(io.open(other, "wb"))
+    f:write(bytes:sub(1, at - 1), "\23", bytes:sub(at + 1))
+    f:close()
+    assert.error_matches(function() moth.gguf.load(other) end,
+      "Q6_K is of type IQ4_XS %(23%); F32, .* Q2_K to Q6_K are supported\nHINT: .*llama%-quantize")
+  end)
+
+  it("keep the kinds of numbers that llama.cpp takes as float32", function()
+    local path = temporary()
+    moth.gguf.save(path, { ["llama.rope.freq_base"] = 10000, ["tokenizer.ggml.scores"] = { 0, -1 }, n = 3 }, {})
+    local bytes = content(path)
+    assert.is_truthy(bytes:find("freq_base\6\0\0\0\0@\28F", 1, true))
+    assert.is_truthy(bytes:find("scores\9\0\0\0\6\0\0\0", 1, true))
+    assert.is_truthy(bytes:find("n\4\0\0\0\3", 1, true))
+  end)
+end)

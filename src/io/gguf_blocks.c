@@ -1,0 +1,173 @@
+/* Quantized blocks of GGUF as floats. Blocks of 32 elements have one float16 scale d (and in the "_1" types a least value
+ * m); those of 256, the "K" types, have a float16 scale of small integer scales of 16 or 32 elements each. */
+#include <string.h>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "io/gguf.h"
+
+#define MOTH_FN static inline __attribute__((unused))
+#include "kernels/math_bits.h"
+
+enum { SMALL = 32, LARGE = 256, GRAIN = 256 };
+
+static float half_at(const uint8_t *p) {
+  uint16_t h;
+  memcpy(&h, p, sizeof h);
+  return m_f16_to_f32(h);
+}
+
+/* Element i of 32 in halves of 16 bytes: the low half of a byte is element i, the high one i + 16. */
+static int nibble(const uint8_t *q, int i) {
+  return i < SMALL / 2 ? q[i] & 15 : q[i - SMALL / 2] >> 4;
+}
+
+static int bit(const uint8_t *bits, int i) {
+  return bits[i / 8] >> (i % 8) & 1;
+}
+
+static void q4_0(const uint8_t *b, float *y) {
+  float d = half_at(b);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)(nibble(b + 2, i) - 8);
+}
+
+static void q4_1(const uint8_t *b, float *y) {
+  float d = half_at(b), m = half_at(b + 2);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)nibble(b + 4, i) + m;
+}
+
+static void q5_0(const uint8_t *b, float *y) {
+  float d = half_at(b);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)((nibble(b + 6, i) | bit(b + 2, i) << 4) - 16);
+}
+
+static void q5_1(const uint8_t *b, float *y) {
+  float d = half_at(b), m = half_at(b + 2);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)(nibble(b + 8, i) | bit(b + 4, i) << 4) + m;
+}
+
+static void q8_0(const uint8_t *b, float *y) {
+  float d = half_at(b);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)(int8_t)b[2 + i];
+}
+
+/* scales: 16 of a 4-bit scale and a 4-bit least value; then 2 bits an element: byte i of 32 has elements i, i + 32,
+ * i + 64 and i + 96 of 128. */
+static void q2_k(const uint8_t *b, float *y) {
+  const uint8_t *scales = b, *q = b + 16;
+  float d = half_at(b + 80), m = half_at(b + 82);
+  for (int i = 0; i < LARGE; i++) {
+    int s = scales[i / 16], v = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    y[i] = d * (float)(s & 15) * (float)v - m * (float)(s >> 4);
+  }
+}
+
+/* Bits 0 and 1 as in q2_k, bit 2 (a 0 takes 4 away) in bit i / 32 of byte i % 32; 16 scales of 6 bits, 32 taken away:
+ * their low 4 bits in halves of 8 bytes, their high 2 in 4. */
+static void q3_k(const uint8_t *b, float *y) {
+  const uint8_t *high = b, *q = b + 32, *scales = b + 96;
+  float d = half_at(b + 108);
+  for (int i = 0; i < LARGE; i++) {
+    int k = i / 16, low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4;
+    int scale = (low | (scales[8 + k % 4] >> (k / 4 * 2) & 3) << 4) - 32;
+    int v = (q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) -
+            (high[i % 32] >> (i / 32) & 1 ? 0 : 4);
+    y[i] = d * (float)scale * (float)v;
+  }
+}
+
+/* Scale k and least value k of 8, of 6 bits each in 12 bytes. */
+static void scale_of(const uint8_t *s, int k, int *scale, int *least) {
+  if (k < 4) {
+    *scale = s[k] & 63;
+    *least = s[k + 4] & 63;
+  } else {
+    *scale = (s[k + 4] & 15) | (s[k - 4] >> 6) << 4;
+    *least = s[k + 4] >> 4 | (s[k] >> 6) << 4;
+  }
+}
+
+/* Of q4_k and q5_k: 4 bits an element, byte i of 32 has elements i and i + 32 of 64; high: bit i / 32 of byte i % 32 is
+ * the fifth, or NULL. */
+static void scaled(const uint8_t *b, const uint8_t *high, const uint8_t *q, float *y) {
+  float d = half_at(b), m = half_at(b + 2);
+  for (int k = 0; k < LARGE / SMALL; k++) {
+    int scale, least;
+    scale_of(b + 4, k, &scale, &least);
+    float by = d * (float)scale, less = m * (float)least;
+    for (int i = 0; i < SMALL; i++) {
+      int v = q[k / 2 * SMALL + i] >> (k % 2 * 4) & 15;
+      if (high)
+        v |= (high[i] >> k & 1) << 4;
+      y[k * SMALL + i] = by * (float)v - less;
+    }
+  }
+}
+
+static void q4_k(const uint8_t *b, float *y) {
+  scaled(b, NULL, b + 16, y);
+}
+
+static void q5_k(const uint8_t *b, float *y) {
+  scaled(b, b + 16, b + 48, y);
+}
+
+/* 4 low bits: byte i of 64 has elements i and i + 64 of 128; 2 high bits: byte i of 32 has elements i, i + 32, i + 64 and
+ * i + 96 of 128; 16 scales of 8 bits. */
+static void q6_k(const uint8_t *b, float *y) {
+  const uint8_t *low = b, *high = b + 128, *scales = b + 192;
+  float d = half_at(b + 208);
+  for (int i = 0; i < LARGE; i++) {
+    int half = i / 128, at = i % 128;
+    int v = (low[half * 64 + at % 64] >> (at / 64 * 4) & 15) |
+            (high[half * 32 + at % 32] >> (at / 32 * 2) & 3) << 4;
+    y[i] = d * (float)(int8_t)scales[i / 16] * (float)(v - 32);
+  }
+}
+
+typedef struct Blocks {
+  int64_t elements, bytes;
+  void (*dequantize)(const uint8_t *block, float *out);
+} Blocks;
+
+static const Blocks blocks[] = {
+    [MOTH_GGUF_TENSOR_Q4_0] = {SMALL, 18, q4_0},  [MOTH_GGUF_TENSOR_Q4_1] = {SMALL, 20, q4_1},
+    [MOTH_GGUF_TENSOR_Q5_0] = {SMALL, 22, q5_0},  [MOTH_GGUF_TENSOR_Q5_1] = {SMALL, 24, q5_1},
+    [MOTH_GGUF_TENSOR_Q8_0] = {SMALL, 34, q8_0},  [MOTH_GGUF_TENSOR_Q2_K] = {LARGE, 84, q2_k},
+    [MOTH_GGUF_TENSOR_Q3_K] = {LARGE, 110, q3_k}, [MOTH_GGUF_TENSOR_Q4_K] = {LARGE, 144, q4_k},
+    [MOTH_GGUF_TENSOR_Q5_K] = {LARGE, 176, q5_k}, [MOTH_GGUF_TENSOR_Q6_K] = {LARGE, 210, q6_k},
+};
+
+int64_t moth_gguf_block(uint32_t type, int64_t *elements) {
+  bool known = type < sizeof blocks / sizeof *blocks && blocks[type].bytes;
+  *elements = known ? blocks[type].elements : 0;
+  return known ? blocks[type].bytes : 0;
+}
+
+typedef struct Work {
+  const Blocks *kind;
+  const uint8_t *bytes;
+  float *out;
+} Work;
+
+static void dequantize(void *ctx, int64_t begin, int64_t end) {
+  const Work *w = ctx;
+  for (int64_t i = begin; i < end; i++)
+    w->kind->dequantize(w->bytes + i * w->kind->bytes, w->out + i * w->kind->elements);
+}
+
+MothStatus moth_gguf_dequantize(MothGgufType type, const uint8_t *bytes, int64_t count,
+                                float *out) {
+  int64_t elements;
+  if (!moth_gguf_block(type, &elements) || count % elements)
+    return moth_fail(MOTH_ERR_VALUE, "GGUF: %lld elements of type %s are no whole blocks",
+                     (long long)count, moth_gguf_type_name(type));
+  Work w = {&blocks[type], bytes, out};
+  moth_parallel_for(count / elements, GRAIN, dequantize, &w);
+  return MOTH_OK;
+}
