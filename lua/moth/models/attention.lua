@@ -4,7 +4,8 @@ local moth = require "moth"
 local M = {}
 
 --- Attention whose scores go through cap * tanh(scores / cap).
--- q (B, H, T, D), k and v (B, K, S, D): heads in groups of H / K share keys; seen: bool, broadcast to (B, 1, T, S), or nil
+-- q (B, H, T, D), k and v (B, K, S, D): heads in groups of H / K share keys; seen: bool, broadcast to (B, 1, T, S), or
+-- nil
 function M.capped(q, k, v, seen, scale, cap)
   local B, H, T, D, K = q:size(1), q:size(2), q:size(3), q:size(4), k:size(2)
   local score = moth.matmul(q:reshape(B, K, H / K, T, D), k:unsqueeze(3):transpose(4, 5)) * (scale / cap)

@@ -243,7 +243,9 @@ local function architecture(c)
   local kind = c.embedding_scale ~= 1 and (not c.post_norms and "gemma" or c.qk_norm and "gemma3" or "gemma2")
     or c.qk_norm and "qwen3" or c.attention_bias and not c.output_bias and "qwen2" or "llama"
   local is_gemma = kind:find "^gemma" ~= nil
-  if c.hidden_act ~= (is_gemma and "gelu_tanh" or "silu") then refuse(kind .. " with the activation " .. c.hidden_act) end
+  if c.hidden_act ~= (is_gemma and "gelu_tanh" or "silu") then
+    refuse(kind .. " with the activation " .. c.hidden_act)
+  end
   if c.partial_rotary_factor ~= 1 then refuse "partial_rotary_factor" end
   if c.mlp_bias or c.attention_bias and kind ~= "qwen2" and kind ~= "llama" then refuse(kind .. " with biases") end
   if c.sliding_window and not is_gemma and c.layer_types then refuse(kind .. " with windows in some layers") end
