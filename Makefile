@@ -180,7 +180,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: edge edge-libs edge-test deps-edge
+.PHONY: edge edge-libs edge-test deps-edge everywhere
 .PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
 
 all: check
@@ -206,6 +206,11 @@ edge-test: all
 	@$(HERE) spec/edge/models.lua $(B)/edge-spec
 	$(SUBMAKE) B=$(B) SAN=$(SAN) EDGE=$(B)/edge-spec OPS_OF="$(EDGE_MODELS)" edge-libs
 	$(if $(shell command -v $(ARM64)gcc),$(SUBMAKE) B=$(B) EDGE=$(B)/edge-spec-arm64 CROSS=$(ARM64) OPS_OF="$(EDGE_MODELS)" edge-libs)
+
+# Every model of moth.models in every way in which it ships: MODELS="vgg16 GPT" for some.
+everywhere: all
+	$(SUBMAKE) B=$(B) SAN=$(SAN) EDGE=$(B)/edge-all OPS_OF= edge-libs
+	@$(HERE) spec/parity/everywhere.lua $(B)/everywhere $(B)/edge-all/edge-run $(MODELS)
 
 find     = $(if $(2),✓ $(1) $(2),✗ $(1): $(3))
 version  = $(if $(shell command -v $(1)),$(or $(shell $(1) $(2) 2>&1 | grep -o '[0-9]\+\.[0-9][-0-9.a-z]*' | head -n 1),found))
@@ -337,6 +342,7 @@ parity: all
 	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_torch && \
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;spec/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) \
 	  spec/parity/onnx_ops.lua $(B)/parity_onnx_ops && python3 spec/parity/onnx_ops.py $(B)/parity_onnx_ops; else echo "onnx: not compared, onnxruntime is not there"; fi
+	@$(MAKE) everywhere
 	@python3 spec/parity/schedules.py $(B)/parity_schedules.json && \
 	  $(HERE) spec/parity/schedules.lua $(B)/parity_schedules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
@@ -448,6 +454,7 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make edge        the runtime of exported programs for C: CROSS=aarch64-linux-gnu- EDGE_ISA=avx2 OPS_OF="a.mte b.mte" (docs/deploy.md)' \
+	  'make everywhere  every model exported, reloaded, run from C and in onnxruntime: a table of errors (part of make parity)' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \

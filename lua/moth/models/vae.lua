@@ -19,8 +19,10 @@ function VAE:encode(x)
   local h = F.relu(self.fc1(x))
   return self.fc21(h), self.fc22(h)
 end
---- A draw from the normal distribution of that mean and variance.
-function VAE:reparameterize(mu, logvar) -- luacheck: ignore self
+--- A draw from the normal distribution of that mean and variance; in eval mode the mean, so that a program of the model
+-- has no random numbers and gives the same everywhere.
+function VAE:reparameterize(mu, logvar)
+  if not self.training then return mu end
   local std = (logvar * 0.5):exp()
   return mu + moth.randn_like(std) * std
 end
