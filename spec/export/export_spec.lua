@@ -139,6 +139,64 @@ describe("moth.export", function()
     fails("one element", moth.cond, moth.ones(2), f, f, {})
   end)
 
+  it("branches and loops follow sizes, one in another, too #M417 #M418", function()
+    local w = moth.randn(3, 3)
+    local function f(x)
+      local n, y = moth.while_loop(function(n) return n:lt(2) end, function(n, y)
+        return n + 1, moth.cond(y:sum():gt(0), function(z)
+          return z:reshape({ -1, 3 }):matmul(w):view(z:size(1), z:size(2), 3) - z:size(2)
+        end, function(z)
+          return moth.cond(z:max():lt(-5), function(v) return v / v:size(2) end, function(v)
+            return v + moth.arange(v:size(1)):view(-1, 1, 1)
+          end, { z })
+        end, { y })
+      end, { moth.zeros({}), x })
+      return y, n
+    end
+    local x = moth.rand(2, 4, 3)
+    local ep = moth.export(f, { x }, { dynamic_shapes = { { [1] = "b", [2] = "t" } } })
+    local loaded = saved(ep, "sizes.mth2")
+    local onnx = path("sizes.onnx")
+    moth.onnx.export(ep, nil, onnx)
+    local session, read = moth.onnx.InferenceSession(onnx), moth.onnx.load(onnx)
+    for _, size in ipairs { { 2, 4 }, { 1, 1 }, { 5, 2 }, { 3, 7 } } do
+      for _, shift in ipairs { 1, -1, -9 } do
+        local v = moth.rand(size[1], size[2], 3) + shift
+        local expected = { f(v) }
+        same(expected, { ep(v) })
+        same(expected, { loaded(v) })
+        same(expected, { read(v) })
+        same(expected, session:run(nil, { x = v }))
+      end
+    end
+    local text = fails("a tensor without values.*as operands: add it", moth.export, function(v)
+      local z = v * 2
+      return moth.cond(v:sum():gt(0), function(y) return y + z end, function(y) return y end, { v })
+    end, { x })
+    assert.truthy(text:find("export_spec.lua:%d+"))
+  end)
+
+  it("loops with more values than an op has results #M417", function()
+    local function f(x)
+      return moth.while_loop(function(n) return n:lt(4) end,
+        function(n, a, b, c, d, e) return n + 1, b, c, d, e, a + e end,
+        { moth.tensor(0), x, x * 2, x * 3, x * 4, x * 5 })
+    end
+    local x = moth.rand(3)
+    local ep = saved(moth.export(f, { x }), "many.mth2")
+    same({ f(x) }, { ep(x) })
+    local onnx = path("many.onnx")
+    moth.onnx.export(ep, nil, onnx)
+    same({ f(x) }, moth.onnx.InferenceSession(onnx):run(nil, { x = x }))
+  end)
+
+  it("says what a shape rule says, with the line, and what to do about sizes that depend on elements #quick", function()
+    fails("export_spec.lua:%d+: %[add%] shapes %[2, 2%] and %[5%] cannot be broadcast", moth.export,
+      function(x) return x + moth.ones(5) end, { moth.ones(2, 2) })
+    fails("sizes of its result depend on elements, at .*export_spec.lua:%d+.*moth%.where", moth.export,
+      function(x) return x:masked_select(x:gt(0)) end, { moth.ones(2) })
+  end)
+
   it("keeps autocast, writes to inputs, random ops and shared tensors", function()
     local lin = nn.Linear(3, 3)
     local ep = agrees(function(x) return moth.autocast(function() return lin(x) end), x:sum() end, { moth.randn(2, 3) })

@@ -619,9 +619,9 @@ static MothStatus add_record(MothSegment *s, MothRecord **list, const MothCall *
   return MOTH_OK;
 }
 
-/* The record of the call, made if there is none; an error of the call leaves *out NULL. */
-static void find_record(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
-                        MothRecord **out) {
+/* The record of the call, made if there is none; *out is NULL at an error: its fakes could not tell the results. */
+static MothStatus find_record(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
+                              MothRecord **out) {
   MothTrace *t = s->recorder->trace;
   MothRecord **list = list_of(s), *close = NULL;
   MothTraceModes modes;
@@ -634,13 +634,14 @@ static void find_record(MothSegment *s, const MothCall *c, uint32_t nnumbers, ui
       take_values(r, c);
       counters.followed++;
       *out = r;
-      return;
+      return MOTH_OK;
     }
     if (m == SIZES) {
       close = r;
       nclose++;
     }
   }
+  MothStatus status = MOTH_OK;
   int64_t begin = moth_trace_now();
   bool stale = close && close->parent && close->parent_sizes != close->parent->sizes;
   if (close && !t->dynamic && !stale && t->policy == MOTH_DYNAMIC_AUTO && nclose > 1)
@@ -648,10 +649,12 @@ static void find_record(MothSegment *s, const MothCall *c, uint32_t nnumbers, ui
   if (close && (t->dynamic || stale) && refit(s, close, c, nnumbers, nnew)) {
     take_values(close, c);
     *out = close;
-  } else if (add_record(s, list, c, nnumbers, nnew, out) == MOTH_OK) {
-    counters.recorded++;
+  } else {
+    status = add_record(s, list, c, nnumbers, nnew, out);
+    counters.recorded += status == MOTH_OK;
   }
   counters.compile_ns += moth_trace_now() - begin;
+  return status;
 }
 
 /* Whether somebody else handles calls. */
@@ -750,8 +753,11 @@ static MothStatus recorder_run(MothCall *c, void *ctx) {
   if (!number_tensors(s, c, true, &n, &nnew))
     return pass(c, "a tensor without values, of a subclass, or with queued work");
   MothRecord *r;
-  find_record(s, c, n, nnew, &r);
-  return r ? accept(s, r, c) : find_out(c);
+  MothStatus status = find_record(s, c, n, nnew, &r);
+  if (r)
+    return accept(s, r, c);
+  /* A capture has no values to run the call on: it reports what the shape rule said. */
+  return rec->trace->capture && status != MOTH_ERR_STATE ? status : find_out(c);
 }
 
 /* recorder_run for a call that follows, with nothing in between: no program of the host can run, so that the arguments

@@ -7,6 +7,8 @@
 --   both(a, b, …)   the operands in their common dtype
 --   num(v, like)    a constant of like's dtype; ints { … }: one of int64, whose items may depend on sizes
 --   shape(list)     the same: a shape; range(n), pads(p), perm(…), axes …: lists
+--   composed(when)  in front of a rule (`or`): where `when` holds, of numbers, texts, whether tensors are given, used(i)
+--                   (whether result i is read) and opset, the op is written by its function in lua/moth/onnx/composed.lua, else as what it is made of
 return {
   -- pointwise
   relu = "Relu(self)", sigmoid = "Sigmoid(floats(self))", tanh = "Tanh(floats(self))", exp = "Exp(floats(self))",
@@ -110,7 +112,7 @@ return {
   max_pool2d = "MaxPool(self, pool(kernel_size, stride, padding, dilation, ceil_mode))",
   max_pool3d = "MaxPool(self, pool(kernel_size, stride, padding, dilation, ceil_mode))",
   avg_pool1d = "AveragePool(self, pool(kernel_size, stride, padding, nil, ceil_mode, count_include_pad))",
-  avg_pool2d = [[divisor_override and divided(self, pool(kernel_size, stride, padding, nil, ceil_mode), divisor_override)
+  avg_pool2d = [[composed(divisor_override and ceil_mode) or divisor_override and divided(self, pool(kernel_size, stride, padding, nil, ceil_mode), divisor_override)
     or AveragePool(self, pool(kernel_size, stride, padding, nil, ceil_mode, count_include_pad))]],
   adaptive_avg_pool1d = "adaptive(self, AveragePool, GlobalAveragePool, ReduceMean)",
   adaptive_avg_pool2d = "adaptive(self, AveragePool, GlobalAveragePool, ReduceMean)",
@@ -123,7 +125,7 @@ return {
   upsample_linear = [[Resize(self, nil, nil, shape(out.shape), { mode = "linear",
     coordinate_transformation_mode = align_corners and "align_corners" or "pytorch_half_pixel" })]],
   -- norms
-  batch_norm = [[training and refuse "training mode: call :eval() before the export" or
+  batch_norm = [[composed(training and not running_mean) or training and refuse "training mode: call :eval() before the export" or
     BatchNormalization(self, weight or fill(1, channels(self)), bias or fill(0, channels(self)), running_mean, running_var,
       { epsilon = eps })]],
   layer_norm = [[LayerNormalization(self, weight or fill(1, normalized_shape), bias,
@@ -164,7 +166,7 @@ return {
   embedding = "Gather(weight, index, { axis = 0 })", index_select = "Gather(self, index, { axis = dim })",
   gather = "GatherElements(self, index, { axis = dim })", gather_nd = "picked(self, dims, index)",
   im2col = "columns(self, kernel_size, dilation, padding, stride)",
-  col2im = "image(self, output_size, kernel_size, dilation, padding, stride)",
+  col2im = "composed(opset < 18) or image(self, output_size, kernel_size, dilation, padding, stride)",
   scatter = "ScatterElements(self, index, spread(src, index), { axis = dim })",
   scatter_add = "ScatterElements(self, index, src, { axis = dim, reduction = 'add' })",
   index_add = "ScatterElements(self, spread_index(index, dim, source), source, { axis = dim, reduction = 'add' })",
@@ -172,10 +174,32 @@ return {
   index_fill = "put_value(self, dim, index, value)", put = "put_flat(self, index, source, accumulate)",
   one_hot = "OneHot(self, num(num_classes, 'int64'), constant({ 0, 1 }, out.dtype), { axis = -1 })",
   -- losses
-  cross_entropy = "cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing)",
+  cross_entropy = "composed(label_smoothing ~= 0) or cross_entropy(self, target, weight, reduction, ignore_index)",
   nll_loss = "NegativeLogLikelihoodLoss(self, target, { reduction = reduction })",
   -- attention, recurrent layers
   scaled_dot_product_attention = "attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)",
   log_sigmoid = "Neg(Softplus(Neg(self)))",
-  lstm_layer = "lstm(input, weight, h0, c0, reverse)", gru_layer = "gru(input, weight, bias, h0, reverse)",
+  lstm_layer = "composed(used(3)) or lstm(input, weight, h0, c0, reverse)", gru_layer = "composed(used(2)) or gru(input, weight, bias, h0, reverse)",
+  -- what ONNX has no operators for
+  igamma = "composed(true)", igammac = "composed(true)",
+  as_strided = "composed(true)", as_strided_scatter = "composed(true)", masked_scatter = "composed(true)",
+  diagonal_scatter = "composed(true)", native_running_max = "composed(true)", native_running_min = "composed(true)",
+  adaptive_max_pool2d_with_indices = "composed(true)", fake_quantize = "composed(true)",
+  native_scatter_extreme = "composed(true)", linalg_cholesky_ex = "composed(true)",
+  native_solve_triangular = "composed(true)", linalg_lu_factor_ex = "composed(true)",
+  native_lu_rows = "composed(true)", native_lu_solve = "composed(true)", native_qr = "composed(true)",
+  native_householder_product = "composed(true)", native_ormqr = "composed(true)", lgamma = "composed(true)", digamma = "composed(true)",
+  special_zeta = "composed(true)", polygamma = "composed(true)", erfinv = "composed(true)",
+  special_erfcx = "composed(true)", special_log_ndtr = "composed(true)", special_ndtri = "composed(true)",
+  sinc_double = "composed(true)", special_i0e = "composed(true)", special_i1e = "composed(true)",
+  i0 = "composed(true)", special_i1 = "composed(true)", special_bessel_j0 = "composed(true)",
+  special_bessel_j1 = "composed(true)", special_scaled_modified_bessel_k0 = "composed(true)",
+  special_scaled_modified_bessel_k1 = "composed(true)", special_modified_bessel_k0 = "composed(true)",
+  special_modified_bessel_k1 = "composed(true)", special_chebyshev_polynomial_t = "composed(true)",
+  special_shifted_chebyshev_polynomial_t = "composed(true)", special_chebyshev_polynomial_u = "composed(true)",
+  special_shifted_chebyshev_polynomial_u = "composed(true)", special_chebyshev_polynomial_v = "composed(true)",
+  special_shifted_chebyshev_polynomial_v = "composed(true)", special_chebyshev_polynomial_w = "composed(true)",
+  special_shifted_chebyshev_polynomial_w = "composed(true)", special_hermite_polynomial_h = "composed(true)",
+  special_hermite_polynomial_he = "composed(true)", special_laguerre_polynomial_l = "composed(true)",
+  special_legendre_polynomial_p = "composed(true)",
 }

@@ -64,25 +64,51 @@ local function same_results(where, a, b, what)
   if not same then check.fail("[%s] %s: results of the same number, dtypes and sizes are expected", where, what) end
 end
 
--- An op for one call, whose results are like those of a program; `make` turns its node into a call.
+-- Ops for one call, whose results are like those of a program, MOST to an op; `make` turns the node of the first into a
+-- call, which takes the results of the others.
+local MOST = 4
 local function stand_in(name, like, make)
   count = count + 1
-  local op = ("moth_export::%s_%d"):format(name, count)
-  local results = {}
-  for i = 1, #like do results[i] = "Tensor" end
-  local function fake(operands)
-    local out, device = {}, operands[1] and operands[1]:device()
-    for i, meta in ipairs(like) do out[i] = B.fake(B.ops.empty(meta.shape, { dtype = meta.dtype, device = device })) end
-    return unpack(out)
+  local parts = {}
+  for first = 1, math.max(#like, 1), MOST do
+    local op = ("moth_export::%s_%d_%d"):format(name, count, first)
+    local metas, results = { unpack(like, first, math.min(first + MOST - 1, #like)) }, {}
+    for i = 1, #metas do results[i] = "Tensor" end
+    local function fake(operands)
+      local out, device = {}, operands[1] and operands[1]:device()
+      for i, meta in ipairs(metas) do
+        out[i] = B.fake(B.ops.empty(meta.shape, { dtype = meta.dtype, device = device }))
+      end
+      return unpack(out)
+    end
+    local fn = library.define(("%s(Tensor[] operands) -> %s"):format(op, #metas == 1 and results[1]
+      or "(" .. table.concat(results, ", ") .. ")"), { impl = fake, fake = fake })
+    parts[#parts + 1] = { op = op, fn = fn, make = make }
   end
-  local fn = library.define(("%s(Tensor[] operands) -> %s"):format(op, #like == 1 and results[1]
-    or "(" .. table.concat(results, ", ") .. ")"), { impl = fake, fake = fake })
-  return { op = op, fn = fn, make = make }
+  local made
+  parts[1].make = function(call)
+    made = make(call)
+    return made
+  end
+  for i = 2, #parts do
+    parts[i].make = function(call)
+      for k, result in ipairs(call.out) do
+        table.insert(made.out, result)
+        table.insert(made.metas, call.metas[k])
+      end
+      return false
+    end
+  end
+  return parts
 end
 
 local function call_of(recorder, made, operands)
-  recorder.controls[made.op] = made.make
-  return made.fn(operands)
+  local out = {}
+  for _, part in ipairs(made) do
+    recorder.controls[part.op] = part.make
+    for _, t in ipairs { part.fn(operands) } do out[#out + 1] = t end
+  end
+  return unpack(out)
 end
 
 local function rest(list, from)

@@ -121,7 +121,11 @@ local function call(node, args, env)
   local control = M.controls[node.op]
   if control then return control(args) end
   if packs[node.op] and not (env.decompose and env.decompose[node.op]) then give_packed(node, args) end
-  if env.decompose and env.decompose[node.op] then return run_parts(node, args) end
+  local parts = env.decompose and env.decompose[node.op]
+  if parts then
+    if parts ~= true then return parts(unpack(args, 1, args.n)) end
+    return run_parts(node, args)
+  end
   local fn = M.op(node.op)
   if not fn then check.fail("[export] there is no op '%s' (at %s)", node.op, node.at) end
   if node.into then
@@ -142,7 +146,7 @@ local function autocast_call(node, args, env)
 end
 
 --- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs. decompose: ops by name
--- that are computed by what they are made of.
+-- that are computed by what they are made of: true, by the record; a function of the call's arguments.
 function Program:run(state, dims, inputs, device, decompose)
   self.ends = self.ends or last_uses(self)
   local values = {}

@@ -220,7 +220,7 @@ local function program_of(graph, inputs, recorder, results)
         for i, ref in ipairs(facts.out) do call.into[i] = result_of(ref.node, ref.result) end
       end
       made[node.id] = { out = call.out }
-      nodes[#nodes + 1] = recorder:control(call) or call
+      nodes[#nodes + 1] = recorder:control(call)
     end
   end
   return programs.new(program)
@@ -247,10 +247,11 @@ function Recorder:name_of(t)
   return name
 end
 
--- A call of an op that stands for cond or while_loop is that.
+-- A call of an op that stands for cond or while_loop is that; nil: it has more results of the one before.
 function Recorder:control(node)
   local make = self.controls[node.op]
-  return make and make(node)
+  if make then return make(node) or nil end
+  return node
 end
 
 local active -- the recorder of the export that runs; moth.export.control asks for it
@@ -301,10 +302,15 @@ local function attempt(fn, given, tensors, recorder)
   local first, why, rest = tostring(graph):match(
     "^(.-)%[[%w_.]+%] fullgraph = true, but the graph breaks: ([^\n]*)(.*)$")
   if not why then trace.rethrow(graph) end
-  local elements = why:find("^item") or why:find("^totable") or why:find("^tostring")
-  trace.rethrow(("%s[export] the program cannot be recorded as one: %s\nHINT: %s%s"):format(first, why, elements
-    and "a branch or loop on elements is moth.cond(pred, f, g, { x }) or moth.while_loop(test, body, { x })"
-    or "docs/compile.md lists what breaks a graph", rest))
+  local hint = "docs/compile.md lists what breaks a graph"
+  if why:find("^item") or why:find("^totable") or why:find("^tostring") then
+    hint = "a branch or loop on elements is moth.cond(pred, f, g, { x }) or moth.while_loop(test, body, { x })"
+  elseif why:find("sizes of its result depend on elements", 1, true) then
+    hint = "results of a program have sizes that its inputs' tell: moth.where(mask, x, 0) and sums over masks keep them"
+  elseif recorder.inside and why:find("a tensor without values", 1, true) then
+    hint = "functions of moth.cond and moth.while_loop get the tensors of the program as operands: add it to their list"
+  end
+  trace.rethrow(("%s[export] the program cannot be recorded as one: %s\nHINT: %s%s"):format(first, why, hint, rest))
 end
 
 --- A program of fn on tensors like given.tensors, but for the sizes of dims.
@@ -329,7 +335,7 @@ function M.once(fn, given, dims, recorder)
     end
     for i, part in ipairs(wanted.functions) do
       local own = M.recorder(recorder.state, recorder.names)
-      own.held = recorder.held
+      own.held, own.inside = recorder.held, true
       parts[i] = M.once(part, wanted.given, {}, own)
     end
     recorder.parts[#recorder.parts + 1] = wanted.finish(parts)
@@ -399,6 +405,30 @@ local function same_constant(a, b)
   return x:dtype() == y:dtype() and moth.equal(x, y)
 end
 
+-- The size of a result: a number, a formula, or "?" where it is neither.
+local function merge_size(list, points, names, ranges)
+  local f = sizes.fit(points, list, names, ranges)
+  if type(f) == "table" then f.kind = "size" end
+  return f or "?"
+end
+
+-- The inputs of branches, which have the sizes of the operands: a list that both branches of a record share is left.
+local function merge_inputs(parts, points, names, ranges)
+  local inputs = {}
+  for k, input in ipairs(parts[1].inputs) do
+    local shape = {}
+    for d = 1, #input.shape do
+      local list = {}
+      for i, part in ipairs(parts) do list[i] = part.inputs[k].shape[d] or -1 end
+      shape[d] = merge_size(list, points, names, ranges)
+    end
+    inputs[k] = { name = input.name, dtype = input.dtype, shape = shape, device = input.device }
+  end
+  parts[1].inputs = inputs
+end
+
+local merge_records
+
 -- What the records' values have in common: a constant or a formula.
 local function merge(list, n, points, names, node, where, state, ranges)
   local first = list[1]
@@ -408,7 +438,7 @@ local function merge(list, n, points, names, node, where, state, ranges)
     local v = list[i]
     local other = type(v) == "table" and not B.is_dtype(v) and v.kind or type(v)
     if other ~= kind then differs(points, i, node, node, where .. " is of another kind") end
-    same = same and v == first
+    same = same and (v == first or v ~= v and first ~= first) -- NaN, too
   end
   if same then return first end
   if kind == "number" then
@@ -446,20 +476,17 @@ local function merge(list, n, points, names, node, where, state, ranges)
     end
     return out
   elseif kind == "program" then
+    local parts = {}
+    for i = 1, n do parts[i] = list[i].program end
+    merge_inputs(parts, points, names, ranges)
+    merge_records(parts, points, names, state, ranges)
     return first
   end
   return check.fail("[%s] %s of %s (%s) is %s with %s, but %s with %s", WHERE, where, node.op, node.at, tostring(first),
     point_text(points[1]), tostring(list[2]), point_text(points[2]))
 end
 
--- The size of a result: a number, a formula, or "?" where it is neither.
-local function merge_size(list, points, names, ranges)
-  local f = sizes.fit(points, list, names, ranges)
-  if type(f) == "table" then f.kind = "size" end
-  return f or "?"
-end
-
-local function merge_records(records, points, names, state, ranges)
+function merge_records(records, points, names, state, ranges)
   local out = records[1]
   for i = 2, #records do
     for k = 1, math.max(#out.nodes, #records[i].nodes) do

@@ -27,7 +27,8 @@ local function promoted(list)
     if is_value(v) then dtype = dtype and B.promote(dtype, v.dtype).name or v.dtype end
   end
   for _, v in ipairs(list) do
-    if type(v) == "number" and v ~= math.floor(v) and dtype and not B.dtype(dtype).is_floating_point then
+    local fraction = type(v) == "number" and v ~= math.floor(v) or type(v) == "table" and v.of
+    if fraction and dtype and not B.dtype(dtype).is_floating_point then
       dtype = B.default_dtype().name
     end
   end
@@ -98,7 +99,7 @@ function M.environment(writer, node, values)
   end
 
   local function to(v, dtype)
-    if type(v) == "number" then return constant(v, dtype) end
+    if not is_value(v) then return constant(v, dtype) end -- a number, or a formula of sizes
     if v.dtype == dtype then return v end
     local made = make("Cast", v, { to = require("moth.onnx.messages").code(dtype) })
     made.dtype, made.shape, made.ndim = dtype, v.shape, v.ndim
@@ -328,17 +329,17 @@ function M.environment(writer, node, values)
     return make("Reshape", x, env.ints(shape))
   end
   function env.divided(x, attributes, divisor)
-    if attributes.ceil_mode == 1 then env.refuse "divisor_override with ceil_mode" end
     local n = 1
     for _, k in ipairs(attributes.kernel_shape) do n = n * k end
     attributes.count_include_pad = 1
     return make("Mul", make("AveragePool", x, attributes), n / divisor)
   end
-  function env.cross_entropy(x, target, weight, reduction, ignore, smoothing)
-    if smoothing ~= nil and smoothing ~= 0 then env.refuse("label_smoothing") end
-    if x.ndim < 2 then env.refuse("without a batch") end
-    return make("SoftmaxCrossEntropyLoss", x, target, weight, { reduction = reduction or "mean",
+  function env.cross_entropy(x, target, weight, reduction, ignore)
+    local none = writer:ints({ 0 }, node)
+    if x.ndim < 2 then x, target = make("Unsqueeze", x, none), make("Unsqueeze", target, none) end
+    local y = make("SoftmaxCrossEntropyLoss", x, target, weight, { reduction = reduction or "mean",
       ignore_index = (ignore or -100) - 1 }) -- targets count from 0 there
+    return values.self.ndim < 2 and reduction == "none" and make("Squeeze", y, none) or y
   end
   function env.sub_floor(a, b) return make("Sub", a, make("Mul", make("Floor", make("Div", a, b)), b)) end
   function env.variance(x, axes, correction, keepdim)

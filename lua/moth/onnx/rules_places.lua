@@ -42,7 +42,6 @@ return function(env, make, constant, writer)
   end
   -- The inverse: ONNX's Col2Im, opset 18.
   function env.image(x, size, kernel, dilation, padding, stride)
-    if writer.opset < 18 then env.refuse("it needs opset_version = 18") end
     local function pair(list) return { list[1], list[2] or list[1] } end
     local first = x.ndim == 2 and make("Unsqueeze", x, env.ints { 0 }) or x
     local made = make("Col2Im", first, env.ints(pair(size)), env.ints(pair(kernel)), { dilations = pair(dilation),
@@ -117,10 +116,23 @@ return function(env, make, constant, writer)
   function env.picked(x, dims, index)
     local at = wrapped(index)
     if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
+    -- dims in front; then those of the index stand where dims stood, if these follow one another.
+    local perm, chosen, adjacent = {}, {}, true
     for i, d in ipairs(dims) do
-      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
+      perm[i], chosen[d] = d, true
+      adjacent = adjacent and (i == 1 or d == dims[i - 1] + 1)
     end
-    return make("GatherND", x, at)
+    for i = 0, x.ndim - 1 do
+      if not chosen[i] then perm[#perm + 1] = i end
+    end
+    local made = make("GatherND", make("Transpose", x, { perm = perm }), at)
+    local lead, first = index.ndim - 1, dims[1]
+    if not adjacent or first == 0 then return made end
+    local back = {}
+    for i = 1, first do back[i] = lead + i - 1 end
+    for i = 1, lead do back[#back + 1] = i - 1 end
+    for i = first + 1, x.ndim - #dims do back[#back + 1] = lead + i - 1 end
+    return make("Transpose", made, { perm = back })
   end
   -- An index along a dimension, for each element of `like`.
   function env.spread_index(index, dim, like)

@@ -15,6 +15,8 @@ local sizes = require "moth.export.sizes"
 
 local M = {}
 
+local OWN = debug.getinfo(1, "S").source -- rules are moth's code: errors point at the caller's
+
 local Writer = {}
 Writer.__index = Writer
 
@@ -81,7 +83,8 @@ end
 --- A constant of one element, or the value of a formula of sizes.
 function Writer:constant(v, dtype)
   if type(v) == "table" and v.terms then return self:formula(v, dtype) end
-  local key = dtype .. (type(v) == "table" and "[] " .. table.concat(v, ",") or (" %.17g"):format(v))
+  local text = type(v) == "table" and "[] " .. table.concat(v, ",") or type(v) == "number" and ("%.17g"):format(v)
+  local key = dtype .. " " .. (text or tostring(v))
   local known = self.constants[key]
   if not known then
     local t = type(v) == "table" and moth.tensor(v, { dtype = B.dtype(dtype) }) or B.ops.full({}, v, { dtype = dtype })
@@ -174,6 +177,29 @@ local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2
 local passes = {}
 for name in ([[view reshape flatten unflatten unsqueeze squeeze permute transpose t select narrow slice expand expand_as
   clone contiguous detach view_as flip]]):gmatch("%S+") do passes[name] = true end
+
+-- The result of an op that is positions: the last one of those that count from a base, and take none.
+local gives_numbers = { one_hot = true, msort = true }
+local function position_of(node, record)
+  local based, last = false, node.metas[#node.metas]
+  for _, a in ipairs(record and record.args or {}) do based = based or a.type == "INDEX_BASE" end
+  local takes = record and next(record.indices)
+  if not based or gives_numbers[node.op] or takes and takes ~= "sorter" or last.dtype:find("float") then return nil end
+  return node.out[#node.out]
+end
+
+-- Which outputs of a program are positions.
+local function index_outputs(program, records)
+  local known, out = {}, {}
+  for _, node in ipairs(program.nodes) do
+    local from = node.args[1]
+    if passes[node.op] and type(from) == "table" and known[from.name] then known[node.out[1]] = true end
+    local name = position_of(node, records[node.op])
+    if name then known[name] = true end
+  end
+  for i, name in ipairs(program.outputs) do out[i] = known[name] or false end
+  return out
+end
 
 -- Ops that read the sizes of a tensor alone.
 local shape_only = { zeros_like = true, ones_like = true, full_like = true, empty_like = true }
@@ -397,7 +423,7 @@ function Writer:call(node, at)
   if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
   if controls[node.op] then return self:control(node) end
   local record = self.records[functional(node.op)]
-  local rule = assert(loadstring("return " .. record.onnx))
+  local rule = assert(loadstring("return " .. record.onnx:gsub("^composed%b()%s*or%s+", ""), OWN))
   setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
   local results = { rule() }
   for i, meta in ipairs(node.metas) do
@@ -453,18 +479,54 @@ end
 --- Whether an op has a rule.
 function M.has_rule(op) return (all_records()[functional(op)] or {}).onnx ~= nil end
 
+-- Whether a value is an argument of a call, or a result.
+local is_read
+function is_read(program, name)
+  local function has(v)
+    if type(v) ~= "table" then return false end
+    for i = 1, v.kind == "list" and v.n or 0 do
+      if has(v[i]) then return true end
+    end
+    return v.kind == "value" and v.name == name or v.kind == "program" and is_read(v.program, name)
+  end
+  for _, node in ipairs(program.nodes) do
+    for k = 1, node.args.n do
+      if has(node.args[k]) then return true end
+    end
+  end
+  for _, other in ipairs(program.outputs) do
+    if other == name then return true end
+  end
+  return false
+end
+
+-- Whether a rule says that this call is composed of others.
+local function is_composed(node, record, program, opset)
+  local when = record.onnx:match("^composed(%b())")
+  if not when then return false end
+  local env = { opset = opset, used = function(i) return is_read(program, node.out[i]) end }
+  for i, a in ipairs(record.visible) do
+    local v = node.args[i]
+    if v == nil and a.default then v = a.default.value end
+    env[a.name] = v
+  end
+  return setfenv(assert(loadstring("return " .. when)), env)() and true or false
+end
+
 -- The program with ops that have no rule replaced by what they are made of.
-local function decomposed(ep)
-  local self_made = all_records()
+local function decomposed(ep, opset)
+  local self_made, given = all_records(), require "moth.onnx.composed"
   for _ = 1, 8 do
     local missing = {}
     for node in ep.program:calls() do
-      if not programs.controls[node.op] and not M.has_rule(node.op) then
-        local r = self_made[functional(node.op)]
-        if not (r and (r.expr or r.decompose)) then
-          refuse("there is no rule for %s (%s), and it is not made of other ops", node.op, node.at)
+      local r = self_made[functional(node.op)]
+      local known = programs.controls[node.op] or missing[node.op]
+      if not known and (not r or not r.onnx or is_composed(node, r, ep.program, opset)) then
+        if not (r and (r.expr or r.decompose or r.onnx and given[r.name])) then
+          refuse("there is no rule for %s (%s), and it is not made of other ops\nHINT: write it by other ops, or leave "
+            .. "it to the program that reads the file (docs/onnx.md)", node.op, node.at)
         end
-        missing[node.op] = true
+        missing[node.op] = r.onnx and given[r.name] or true
       end
     end
     if next(missing) == nil then return ep end
@@ -478,12 +540,13 @@ local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer h
 --- The ModelProto of a program, as a message, and the data that goes into a file beside it, or nil. o: input_names,
 -- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
-  ep = decomposed(ep)
+  local positions = o.index_base == 0 and index_outputs(ep.program, all_records()) or {}
+  local as_index, as_number = index_inputs(ep.program, all_records()) -- as the model's ops see them
+  ep = decomposed(ep, o.opset_version)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {}, root = {},
     records = all_records() }, Writer)
-  local as_index, as_number = index_inputs(program, self.records)
   for i, input in ipairs(program.inputs) do
     local name = self:fresh(o.input_names and o.input_names[i] or input.name)
     local shape = {}
@@ -504,7 +567,7 @@ function M.model(ep, o)
   local outputs, indices, inputs = {}, {}, {}
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
-    if o.index_base == 1 then v = self:shifted(v, false) end
+    if o.index_base == 1 then v = self:shifted(v, false) elseif positions[i] then v = self:shifted(v, true) end
     local wanted = self:fresh(o.output_names and o.output_names[i] or i == 1 and "output" or "output_" .. i)
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
