@@ -115,7 +115,7 @@ function M.col2im(self, size, kernel, dilation, padding, stride)
 end
 
 -- Pads at the end what ceil_mode's last windows read.
-function M.avg_pool2d(self, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+function M.avg_pool2d(self, kernel, stride, padding, ceil_mode, _, divisor)
   local function pair(v) return type(v) == "number" and { v, v } or { v[1], v[2] or v[1] } end
   kernel, padding = pair(kernel), pair(padding or 0)
   stride = stride and (type(stride) == "number" or #stride > 0) and pair(stride) or kernel
