@@ -1,8 +1,10 @@
-/* libFuzzer: any bytes are read or refused; what strings are read can be written and read again. */
+/* libFuzzer: any bytes are read or refused; what strings and lists of numbers are read can be written and read again. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/json.h"
+#include "io/json_numbers.h"
 
 static void check_string(const uint8_t *bytes, size_t n) {
   MothJson json;
@@ -24,6 +26,29 @@ static void check_string(const uint8_t *bytes, size_t n) {
   free(arena);
 }
 
+static void check_numbers(const char *text, int64_t size) {
+  enum { MOST = 7 };
+  int64_t count = 0, n, total = 0, end = moth_json_skip_numbers(text, size, 0, &count);
+  MothNumbers r = {0};
+  double values[MOST], again[MOST];
+  char written[1 + MOST * MOTH_JSON_NUMBER_MOST];
+  while ((n = moth_json_read_numbers(text, size, &r, values, MOST)) > 0) {
+    total += n;
+    for (int64_t i = 0; i < n; i++)
+      if (!isfinite(values[i]))
+        return;
+    written[0] = '[';
+    char *at = moth_json_write_numbers(written + 1, values, n, 17);
+    *at++ = ']';
+    MothNumbers own = {0};
+    if (moth_json_read_numbers(written, at - written, &own, again, MOST) != n ||
+        memcmp(values, again, (size_t)n * sizeof *values) != 0)
+      abort();
+  }
+  if (!r.failed && r.depth == 0 && total > 0 && (end != r.at || count != total))
+    abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
   MothJson json;
@@ -34,5 +59,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
   moth_json_init(&json, bytes, n, NULL);
   (void)moth_json_integer(&json, &integer);
   check_string(bytes, n);
+  check_numbers((const char *)bytes, (int64_t)n);
   return 0;
 }

@@ -103,6 +103,41 @@ local function outputs_of(request, sig)
   return list
 end
 
+-- Long lists of numbers are read straight into a tensor's bytes: a text without them, and where they are. In their
+-- place stands a text, by which an input's data is found again.
+local LONG = 256 -- bytes of a text for which that is worth while
+
+local function set_aside(text)
+  if #text < LONG then return text, {} end
+  local parts, found, from, to = {}, {}, 1, 1
+  while true do
+    local open = text:match('"data"[ \t\r\n]*:[ \t\r\n]*()%[', to)
+    if not open then break end
+    local stop, count = values.skip(text, open)
+    if stop then
+      local mark = ("\1data %d"):format(#parts)
+      parts[#parts + 1] = ('%s"\\u0001data %d"'):format(text:sub(from, open - 1), #parts)
+      found[mark] = { at = open, count = count }
+      from = stop
+    end
+    to = stop or open
+  end
+  if #parts == 0 then return text, found end
+  return table.concat(parts) .. text:sub(from), found
+end
+
+-- The bytes of an input's data.
+local function elements(data, text, aside, dtype, count, path)
+  local there = data ~= nil and aside[data]
+  local function get()
+    if there then return values.from_text(text, there.at, there.count, dtype, count) end
+    return values.from_json(data, dtype, count)
+  end
+  local bytes, index, expected = get()
+  if not bytes then refuse(index and ("%s[%d]"):format(path, index) or path, "%s", expected) end
+  return bytes
+end
+
 local function read(sig, body, header_size)
   local text, rest = body, ""
   if header_size then
@@ -112,7 +147,8 @@ local function read(sig, body, header_size)
     end
     text, rest = body:sub(1, n), body:sub(n + 1)
   end
-  local request, why = M.decode(text)
+  local short, aside = set_aside(text)
+  local request, why = M.decode(short)
   if type(request) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
   for key, value in each(request) do
     if value == null then request[key] = nil end
@@ -155,9 +191,7 @@ local function read(sig, body, header_size)
       if wanted.dtype == "bool" and parts[k]:find "[^%z\1]" then refuse(path, "expected bytes of 0 and 1 for BOOL") end
       at = at + bytes
     else
-      local bytes, index, expected = values.from_json(input.data, wanted.dtype, count)
-      if not bytes then refuse(index and ("%s.data[%d]"):format(path, index) or path .. ".data", "%s", expected) end
-      parts[k] = bytes
+      parts[k] = elements(input.data, text, aside, wanted.dtype, count, path .. ".data")
     end
   end
   for k, input in ipairs(sig.inputs) do

@@ -1,6 +1,14 @@
 --- Elements of tensors between JSON and bytes, and the names of dtypes on the wire. No ops: the front never computes.
 local ffi = require "ffi"
 local bit = require "bit"
+require "moth_lua" -- loads the library
+
+ffi.cdef [[
+typedef struct { int64_t at; int32_t depth, state, failed; } moth_numbers;
+int64_t moth_json_skip_numbers(const char *text, int64_t size, int64_t at, int64_t *count);
+int64_t moth_json_read_numbers(const char *text, int64_t size, moth_numbers *r, double *out, int64_t most);
+char *moth_json_write_numbers(char *out, const double *values, int64_t n, int digits);]]
+local C = ffi.load "libmoth.so"
 
 -- pause(): called after each OFTEN elements, so that a large tensor does not stop other requests.
 local M = { pause = function() end }
@@ -64,6 +72,36 @@ end
 
 -- ---- reading -----------------------------------------------------------------------------------------------
 
+local buffer = ffi.new("double[?]", OFTEN) -- between text and elements; never used across a pause
+local count_of = ffi.new "int64_t[1]"
+
+-- Puts n numbers of the buffer into an array from element `at` on; the number of those that fit, and what is expected
+-- of the next.
+local function put(array, at, n, dtype)
+  local t = types[dtype]
+  local low, high = t[4], t[5]
+  if low then
+    for i = 0, n - 1 do
+      local v = buffer[i]
+      if not (v >= low and v <= high and v == math.floor(v)) then
+        return i, ("expected a whole number of %s from %.0f to %.0f"):format(t[1], low, high)
+      end
+      array[at + i] = v
+    end
+    return n
+  end
+  local most = dtype == "float32" and 3.4028235677973366e38 or dtype == "float16" and 65519.99 or math.huge
+  local rounded = dtype == "float16" and half_of or dtype == "bfloat16" and bfloat_of
+  for i = 0, n - 1 do
+    local v = buffer[i]
+    if v - v ~= 0 then return i, "expected a number" end
+    if v > most or v < -most then return i, "expected a number within the range of " .. t[1] end
+    if dtype == "bool" and v ~= 0 and v ~= 1 then return i, "expected true or false" end
+    array[at + i] = rounded and rounded(v) or v
+  end
+  return n
+end
+
 -- Puts the elements of nested lists into one, up to more than `most`; the number of them.
 local function flatten(data, out, n, most)
   for i = 1, #data do
@@ -90,51 +128,85 @@ function M.from_json(data, dtype, count)
   end
   local n = #data
   if n ~= count then return nil, nil, ("expected %d elements, got %s%d"):format(count, n > count and ">= " or "", n) end
-  local t = types[dtype]
   local array = arrays[dtype](math.max(n, 1))
-  local low, high = t[4], t[5]
-  for i = 1, n do
-    local v = data[i]
-    if dtype == "bool" then
-      if v == true then v = 1 elseif v == false then v = 0 end
-      if v ~= 0 and v ~= 1 then return nil, i - 1, "expected true or false" end
-    elseif type(v) ~= "number" or v ~= v or v == math.huge or v == -math.huge then
-      return nil, i - 1, "expected a number"
-    elseif low then
-      if v < low or v > high or v ~= math.floor(v) then
-        return nil, i - 1, ("expected a whole number of %s from %.0f to %.0f"):format(t[1], low, high)
+  for at = 0, n - 1, OFTEN do
+    local part, wrong = math.min(OFTEN, n - at), nil
+    for i = 0, part - 1 do
+      local v = data[at + i + 1]
+      if dtype == "bool" and type(v) == "boolean" then v = v and 1 or 0 end
+      if type(v) ~= "number" then
+        part, wrong = i, dtype == "bool" and "expected true or false" or "expected a number"
+        break
       end
-    elseif dtype == "float32" and (v > 3.4028235677973366e38 or v < -3.4028235677973366e38)
-      or dtype == "float16" and (v >= 65520 or v <= -65520) then
-      return nil, i - 1, "expected a number within the range of " .. t[1]
-    elseif dtype == "float16" then
-      v = half_of(v)
-    elseif dtype == "bfloat16" then
-      v = bfloat_of(v)
+      buffer[i] = v
     end
-    array[i - 1] = v
-    if i % OFTEN == 0 then M.pause() end
+    local good, why = put(array, at, part, dtype)
+    if why or wrong then return nil, at + good, why or wrong end
+    if at + part < n then M.pause() end
   end
-  return ffi.string(array, n * t[2])
+  return ffi.string(array, n * types[dtype][2])
+end
+
+--- Skips a list of numbers in a text of JSON, which may be nested, from its '[' at `at` on: the position behind it and
+-- how many there are; nil: there is something else in it.
+function M.skip(text, at)
+  local stop = tonumber(C.moth_json_skip_numbers(text, #text, at - 1, count_of))
+  if stop > 0 then return stop + 1, tonumber(count_of[0]) end
+end
+
+--- As from_json, from a text: the list that M.skip has found at `at`, of n elements.
+function M.from_text(text, at, n, dtype, count)
+  if n ~= count then return nil, nil, ("expected %d elements, got %d"):format(count, n) end
+  local array, state, done = arrays[dtype](math.max(n, 1)), ffi.new "moth_numbers", 0
+  state.at = at - 1
+  repeat
+    local part = tonumber(C.moth_json_read_numbers(text, #text, state, buffer, math.min(OFTEN, n - done + 1)))
+    if done + part > n then return nil, n, "expected the end" end
+    local good, why = put(array, done, part, dtype)
+    if why then return nil, done + good, why end
+    done = done + part
+    if state.failed ~= 0 then return nil, done, "expected a number" end
+    if state.depth > 0 then M.pause() end
+  until state.depth == 0
+  if done ~= n then return nil, done, "expected a number" end
+  return ffi.string(array, n * types[dtype][2])
+end
+
+-- ---- writing -----------------------------------------------------------------------------------------------
+
+local text_of = ffi.new("char[?]", 32 * OFTEN)
+
+-- The elements p[first] … p[last] as JSON; nil: there are NaN or infinite ones.
+local function part_of(p, first, last, dtype, digits)
+  for i = first, last do
+    local v = p[i]
+    if dtype == "float16" then v = of_half(v) elseif dtype == "bfloat16" then v = of_bfloat(v) end
+    v = tonumber(v)
+    if v - v ~= 0 then return nil end
+    buffer[i - first] = v
+  end
+  local stop = C.moth_json_write_numbers(text_of, buffer, last - first + 1, digits)
+  return ffi.string(text_of, stop - text_of)
 end
 
 --- Elements as a JSON list; nil: there are NaN or infinite ones.
 function M.to_json(bytes, dtype)
   local t = types[dtype]
   local p, n, out = ffi.cast(pointers[dtype], bytes), #bytes / t[2], {}
-  local format = dtype == "float64" and "%.17g" or dtype == "float32" and "%.9g" or "%.5g"
-  for i = 0, n - 1 do
-    local v = p[i]
-    if dtype == "bool" then
-      out[i + 1] = v ~= 0 and "true" or "false"
-    elseif t[4] then
-      out[i + 1] = t[2] == 8 and tostring(v):match("^-?%d+") or ("%d"):format(v)
-    else
-      if dtype == "float16" then v = of_half(v) elseif dtype == "bfloat16" then v = of_bfloat(v) end
-      if v - v ~= 0 then return nil end
-      out[i + 1] = format:format(v)
+  if dtype == "bool" or dtype == "int64" or dtype == "uint64" then
+    for i = 0, n - 1 do
+      local v = p[i]
+      out[i + 1] = dtype ~= "bool" and tostring(v):match "^-?%d+" or v ~= 0 and "true" or "false"
+      if i % OFTEN == OFTEN - 1 then M.pause() end
     end
-    if i % OFTEN == OFTEN - 1 then M.pause() end
+    return "[" .. table.concat(out, ",") .. "]"
+  end
+  local digits = (dtype == "float16" or dtype == "bfloat16") and 5 or dtype == "float32" and 9 or 17
+  for first = 0, n - 1, OFTEN do
+    local part = part_of(p, first, math.min(first + OFTEN, n) - 1, dtype, digits)
+    if not part then return nil end
+    out[#out + 1] = part
+    if first + OFTEN < n then M.pause() end
   end
   return "[" .. table.concat(out, ",") .. "]"
 end
