@@ -1,9 +1,9 @@
--- A client under load, in a process of its own: moth spec/serve/load.lua PORT SECONDS PATH BODY. Requests one after
--- another on one connection; prints how often each status came, and how often no answer did ("lost").
+-- A client under load, in a process of its own: moth spec/serve/load.lua PORT-OR-SOCKET SECONDS PATH BODY. Requests one
+-- after another on one connection; prints how often each status came, and how often no answer did ("lost").
 local connect = require("moth").serve.connect
 local now = require("moth.utils.system").now
 
-local port, seconds, path, body = tonumber(arg[1]), tonumber(arg[2]), arg[3], arg[4]
+local port, seconds, path, body = tonumber(arg[1]) or arg[1], tonumber(arg[2]), arg[3], arg[4]
 local counts, client = {}, connect(port)
 local ends = now() + seconds
 while now() < ends do

@@ -99,8 +99,9 @@ function M.ready() return say(next(models) and 200 or 503, ('{"ready":%s}'):form
 local TEXT = [[
 # nginx with its Lua module (Debian: libnginx-mod-http-lua): each worker holds the models. Written by moth serve
 # --print-nginx; start it with: nginx -p . -c FILE
-# A reload of nginx closes connections that are kept alive once: clients must try again.
-include /etc/nginx/modules-enabled/*.conf;
+# A reload of nginx closes connections that are kept alive once: clients must try again. Started by root, its workers
+# are nobody, who must be able to read the models and moth (or name another: user NAME;).
+%s
 worker_processes %s;
 error_log stderr warn;
 pid moth-nginx.pid;
@@ -145,6 +146,16 @@ local function absolute(path)
   return here .. "/" .. path
 end
 
+-- What loads nginx's Lua module, by absolute paths: others are taken from nginx's -p. Nothing, where it is built in.
+local function modules()
+  local pipe = io.popen "PATH=$PATH:/usr/sbin:/usr/local/openresty/nginx/sbin nginx -V 2>&1"
+  local text = pipe:read "*a"
+  pipe:close()
+  if text:find "%-%-add%-module=%S*lua" then return "" end
+  local folder = text:match "%-%-modules%-path=(%S+)" or "/usr/lib/nginx/modules"
+  return ("load_module %s/ndk_http_module.so;\nload_module %s/ngx_http_lua_module.so;"):format(folder, folder)
+end
+
 local function search_path(list)
   local out = {}
   for part in list:gmatch "[^;]+" do
@@ -166,7 +177,7 @@ function M.configuration(o)
   end
   local body, hosts = math.floor(config.limits.body), ""
   for _, host in ipairs(o.hosts or {}) do hosts = hosts .. " " .. host end
-  return TEXT:format("auto", search_path(package.path), search_path(package.cpath), table.concat(list, ", "),
+  return TEXT:format(modules(), "auto", search_path(package.path), search_path(package.cpath), table.concat(list, ", "),
     o.threads or 1, config.host, config.port, config.host, config.port, hosts, body, math.min(body, 2 ^ 20))
 end
 

@@ -73,7 +73,7 @@ local open_paths = { ["/v2/health/live"] = true, ["/v2/health/ready"] = true }
 local function may_ask(call)
   local server, request = call.server, call.request
   if not M.is_known_host(request:header "host", server.hosts) then
-    call:refuse(421, "the Host header is not one of this server's names", true)
+    call:refuse(421, "the Host header is not one of this server's names: hosts, --host-name", true)
     return false
   end
   if server.token and not open_paths[request.path] then
