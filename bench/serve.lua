@@ -1,4 +1,4 @@
--- moth serve under load: build/moth bench/serve.lua [seconds a row]. Needs wrk (Debian: wrk).
+-- moth serve under load: build/moth bench/serve.lua [seconds a row]. Needs lua-http and wrk (Debian packages).
 -- An MLP 784-2048-2048-10 with one thread, tensors in binary. Beside the times on the clock stand those of the
 -- processor, front and engine apart: they hold on a machine with other work, too.
 local moth = require "moth"

@@ -1,5 +1,5 @@
 -- A model behind HTTP: exported, served by a process of its own, asked with curl: moth examples/serve.lua
--- What `moth serve digits=digits.mth2` does on the command line. Needs curl.
+-- What `moth serve digits=digits.mth2` does on the command line. Needs lua-http (Debian: lua-http) and curl.
 local moth = require "moth"
 local json = require "cjson"
 

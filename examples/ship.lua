@@ -1,5 +1,5 @@
 -- From a trained model to an answer over HTTP: trained, quantized, exported, served, asked: moth examples/ship.lua
--- The float model and its int8 form are served side by side.
+-- The float model and its int8 form are served side by side. Needs lua-http (Debian: lua-http).
 local moth = require "moth"
 local json = require "cjson"
 local nn = moth.nn

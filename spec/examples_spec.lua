@@ -59,11 +59,13 @@ describe("example", function()
   end)
 
   it("serve: a model behind HTTP, asked with curl #M429", function()
+    if not require("moth.serve.front").available() then return pending "needs lua-http" end
     has(example("serve"), 'ready:  {"ready":true}', "equal to the model's: \ttrue", "expected [-1,16], got [2,15]",
       'moth_requests_total{model="digits",code="200"} 2')
   end)
 
   it("ship: trained, quantized, exported, served and asked #M438", function()
+    if not require("moth.serve.front").available() then return pending "needs lua-http" end
     local text = example("ship")
     has(text, "float: status 200", "int8: status 200")
     assert.is_true(number(text, "int8: status 200,") >= 28, text)

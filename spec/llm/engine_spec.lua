@@ -86,6 +86,7 @@ describe("the engine of language models #M430", function()
   end)
 
   it("stands behind moth.serve", function()
+    if not require("moth.serve.front").available() then pending "lua-http is not there" return end
     local server = moth.serve.spawn { models = { lm = folder }, port = 0 }
     finally(function() server:stop() end)
     local w = want()

@@ -2,8 +2,9 @@
 local moth = require "moth"
 local cjson = require "cjson"
 
--- Not under ASan: processes of their own, which take long there.
-local function describe_served(name, fn) describe(name .. " #noasan", fn) end
+local has_http = require("moth.serve.front").available()
+-- Not under ASan: OpenSSL and cqueues leave memory behind at the end of a process.
+local function describe_served(name, fn) (has_http and describe or pending)(name .. " #noasan", fn) end
 
 describe_served("moth.serve's OpenAI paths #M430", function()
   local server

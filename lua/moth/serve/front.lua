@@ -1,5 +1,5 @@
---- A server's front: the loop (loop.lua), HTTP (http.lua) and the sockets it listens on. The rest of moth.serve sees
--- requests, conditions, descriptors and time.
+--- HTTP and coroutines by lua-http: the only file that names it and cqueues. The rest of moth.serve sees requests,
+-- conditions, descriptors and time.
 --
 --     local front = require "moth.serve.front"
 --     front.listen { host = "127.0.0.1", port = 0, handler = function(request) request:respond(200, {}, "hello") end }
@@ -7,167 +7,277 @@
 --     front.loop()                                   -- until front.stop()
 local ffi = require "ffi"
 local check = require "moth.utils.check"
-local each = require "moth.each"
-local http = require "moth.serve.http"
-local loop = require "moth.serve.loop"
+local class = require "moth.class"
 
-local M = {
-  spawn = loop.spawn, now = loop.now, sleep = loop.sleep, pause = loop.pause, wait = loop.wait, forget = loop.forget,
-  condition = loop.condition, on_signal = loop.on_signal, loop = loop.run, stop = loop.stop, close = loop.close,
-}
+local M = {}
 
---- Whether all is there that a server needs; else what to do.
+local cqueues, condition, server, new_headers, errno, signals
+local plain_step -- of lua-http's streams
+local loop -- the controller
+
+--- Whether lua-http is there; else what to do.
 function M.available()
-  if ffi.os ~= "Linux" then return false, "moth serve needs Linux" end
-  local ok, message = pcall(require, "cjson")
-  if ok then return true end
-  return false, ("moth serve needs lua-cjson (Debian: apt-get install lua-cjson); %s")
-    :format(tostring(message):match("^[^\n]*"))
-end
-
--- ---- listening ---------------------------------------------------------------------------------------
-
-pcall(ffi.cdef, [[
-typedef struct moth_addrinfo { int flags, family, kind, protocol; uint32_t size; void *address; char *name;
-  struct moth_addrinfo *next; } moth_addrinfo;
-int moth_getaddrinfo(const char *host, const char *service, const moth_addrinfo *hints, moth_addrinfo **list)
-  __asm__("getaddrinfo");
-void moth_freeaddrinfo(moth_addrinfo *list) __asm__("freeaddrinfo");
-const char *gai_strerror(int number);]])
-pcall(ffi.cdef, [[
-int moth_bind(int fd, const void *address, uint32_t size) __asm__("bind");
-int moth_listen(int fd, int waiting) __asm__("listen");
-int moth_accept(int fd, void *address, uint32_t *size, int flags) __asm__("accept4");
-int moth_getsockname(int fd, void *address, uint32_t *size) __asm__("getsockname");
-unsigned moth_umask(unsigned mask) __asm__("umask");]])
-pcall(ffi.cdef, [[
-int moth_socket(int domain, int type, int protocol) __asm__("socket");
-int moth_setsockopt(int fd, int level, int name, const void *value, unsigned size) __asm__("setsockopt");
-char *strerror(int number);]])
-pcall(ffi.cdef, "typedef struct { uint16_t family; char path[108]; } moth_unix;")
-
-local C = ffi.C
-local STREAM, NONBLOCK, CLOEXEC = 1, 0x800, 0x80000
-local UNIX = 1
-local EAGAIN, EINTR, ECONNABORTED = 11, 4, 103
-local SOCKET, REUSEADDR, TCP, NODELAY, V6, V6ONLY = 1, 2, 6, 1, 41, 26
-local WAITING = 1024 -- connections that the system keeps until they are taken
-local one = ffi.new("int[1]", 1)
-
-local function reason() return ffi.string(C.strerror(ffi.errno())) end
-
--- A socket that listens on an address; nil and why.
-local function bound(family, address, size)
-  local fd = C.moth_socket(family, STREAM + NONBLOCK + CLOEXEC, 0)
-  if fd < 0 then return nil, reason() end
-  if family ~= UNIX then C.moth_setsockopt(fd, SOCKET, REUSEADDR, one, 4) end
-  if family == 10 then C.moth_setsockopt(fd, V6, V6ONLY, one, 4) end
-  if C.moth_bind(fd, address, size) ~= 0 or C.moth_listen(fd, WAITING) ~= 0 then
-    local why = reason()
-    C.moth_close(fd)
-    return nil, why
+  for _, name in ipairs { "cqueues", "http.server" } do
+    local ok, message = pcall(require, name)
+    if not ok then
+      return false, ("moth serve needs lua-http, for Lua 5.1 (Debian: apt-get install lua-http); %s: %s"):format(name,
+        tostring(message):match("^[^\n]*"))
+    end
   end
-  return fd
+  return true
 end
 
--- On host and port: fd, the port; nil and why.
-local function on_port(host, port)
-  local hints, list = ffi.new "moth_addrinfo", ffi.new "moth_addrinfo *[1]"
-  hints.kind = STREAM
-  local code = C.moth_getaddrinfo(host, ("%d"):format(port), hints, list)
-  if code ~= 0 then return nil, ffi.string(C.gai_strerror(code)) end
-  local fd, why
-  local at = list[0]
-  while at ~= nil and not fd do
-    fd, why = bound(at.family, at.address, at.size)
-    at = at.next
+local function open()
+  if loop then return end
+  local ok, message = M.available()
+  if not ok then check.fail("[serve] %s", message) end
+  cqueues, condition, server = require "cqueues", require "cqueues.condition", require "http.server"
+  new_headers, errno, signals = require("http.headers").new, require "cqueues.errno", require "cqueues.signal"
+  plain_step = require("http.h1_stream").methods.step
+  loop = cqueues.new()
+end
+
+-- ---- coroutines --------------------------------------------------------------------------------------
+
+--- Runs a function as a coroutine of the loop; an error in it ends the loop.
+function M.spawn(fn)
+  open()
+  loop:wrap(fn)
+end
+
+function M.now() return cqueues.monotime() end
+function M.sleep(seconds) cqueues.sleep(seconds) end
+
+--- Lets other coroutines run.
+function M.pause() cqueues.sleep(0) end
+
+--- Waits for a descriptor: frames.lua's `wait`.
+function M.wait(fd, what, seconds)
+  local waited = { pollfd = fd, events = what }
+  if seconds == nil then
+    cqueues.poll(waited)
+    return true
   end
-  C.moth_freeaddrinfo(list[0])
-  if not fd then return nil, why end
-  local name, size = ffi.new "uint8_t[128]", ffi.new("uint32_t[1]", 128)
-  C.moth_getsockname(fd, name, size)
-  return fd, name[2] * 256 + name[3]
+  return cqueues.poll(waited, seconds) == waited
 end
 
--- On a unix socket, which only its owner may open. One that a server has left behind is taken away.
-local function on_path(path)
-  local address = ffi.new "moth_unix"
-  if #path > 107 then return nil, "the path is longer than 107 bytes" end
-  address.family = UNIX
-  ffi.copy(address.path, path)
-  local ok, other = pcall(require("moth.serve.client").connect, path, { seconds = 1 })
-  if ok then
-    other:close()
-    return nil, "another server listens there"
+--- Before a descriptor is closed.
+function M.forget(fd) loop:cancel(fd) end
+
+local Condition = class "Condition"
+function Condition:__init() self.inner = condition.new() end
+function Condition:signal() self.inner:signal() end
+--- Waits until it is signalled; false: the time is over.
+function Condition:wait(seconds)
+  if seconds and seconds <= 0 then return false end
+  return seconds == nil and self.inner:wait() or seconds ~= nil and self.inner:wait(seconds)
+end
+function M.condition()
+  open()
+  return Condition()
+end
+
+local caught = { "SIGTERM", "SIGINT", "SIGHUP" }
+
+--- Calls fn("SIGTERM"), "SIGINT" or "SIGHUP" in the loop when that signal comes, from now on.
+function M.on_signal(fn)
+  open()
+  local names, numbers = {}, {}
+  for i, name in ipairs(caught) do
+    numbers[i] = signals[name]
+    names[numbers[i]] = name
   end
-  if os.execute(("test -S '%s'"):format((path:gsub("'", "'\\''")))) == 0 then os.remove(path) end
-  local mask = C.moth_umask(0x7f)
-  local fd, why = bound(UNIX, address, ffi.sizeof(address))
-  C.moth_umask(mask)
-  return fd, why
+  signals.block(unpack(numbers))
+  M.blocked = numbers
+  local listener = signals.listen(unpack(numbers))
+  loop:wrap(function()
+    while true do
+      local number = listener:wait(3600)
+      if number then fn(names[number]) end
+    end
+  end)
 end
 
--- Takes connections while there are fewer than the most.
-local function accept(listener, fd, most)
-  while not listener.draining do
-    if listener.n >= most then
-      listener.left:wait()
-    else
-      local taken = C.moth_accept(fd, nil, nil, NONBLOCK + CLOEXEC)
-      if taken >= 0 then
-        C.moth_setsockopt(taken, TCP, NODELAY, one, 4) -- fails on unix sockets, which need none
-        listener.n = listener.n + 1
-        loop.spawn(function()
-          local ok, message = xpcall(function() http.serve(taken, listener) end, debug.traceback)
-          if not ok then
-            io.stderr:write("moth serve: ", message, "\n")
-            listener.connections[taken] = nil
-            http.close(taken)
-          end
-          listener.n = listener.n - 1
-          listener.left:signal()
-        end)
-      else
-        local errno = ffi.errno()
-        if errno == EAGAIN then
-          loop.wait(fd, "r")
-        elseif errno ~= EINTR and errno ~= ECONNABORTED then
-          io.stderr:write("moth serve: accept: ", reason(), "\n") -- no descriptors are left
-          loop.sleep(0.1)
-        end
-      end
+--- Runs until stop().
+function M.loop()
+  open()
+  M.stopped = false
+  while not M.stopped do
+    local ok, message, _, thread = loop:step(1)
+    if not ok then
+      io.stderr:write("moth serve: ", thread and debug.traceback(thread, tostring(message)) or tostring(message), "\n")
     end
   end
 end
 
+function M.stop() M.stopped = true end
+
+--- Ends all coroutines, and forgets them; signals do again what they did before.
+function M.close()
+  loop = nil
+  if M.blocked then signals.unblock(unpack(M.blocked)) end
+  M.blocked = nil
+end
+
+-- ---- requests ----------------------------------------------------------------------------------------
+
+pcall(ffi.cdef, 'ssize_t moth_recv(int fd, void *to, size_t size, int flags) __asm__("recv");')
+local PEEK = 0x2 + 0x40 -- without waiting
+local peeked = ffi.new "uint8_t[1]"
+
+local Request = class "Request"
+
+function Request:header(name) return (self.headers:get(name)) end
+
+--- Whether the client has closed the connection.
+function Request:is_gone()
+  local socket = self.stream.connection and self.stream.connection.socket
+  if not socket then return true end
+  local fd = socket:pollfd()
+  return fd < 0 or tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK)) == 0
+end
+
+--- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
+function Request:body(most, seconds)
+  if self.headers:has "transfer-encoding" then return nil, 411, "send the body with a Content-Length" end
+  if (self:header "content-encoding" or "identity") ~= "identity" then
+    return nil, 415, "send the body without Content-Encoding"
+  end
+  local length = self:header "content-length"
+  if not length then return self.method ~= "POST" and "" or nil, 411, "send the body with a Content-Length" end
+  local size = length:find("^%d+$") and tonumber(length)
+  if not size then return nil, 400, "Content-Length is no number" end
+  if size > most then return nil, 413, ("the body of %d bytes is larger than %d"):format(size, most) end
+  if (self:header "expect" or ""):lower() == "100-continue" and size > 0 then
+    self.stream:write_continue(seconds)
+  end
+  local parts, got, deadline = {}, 0, M.now() + seconds
+  while got < size do
+    local chunk, _, why = self.stream:get_next_chunk(deadline - M.now())
+    if not chunk then
+      if why == errno.ETIMEDOUT then return nil, 408, ("the body took longer than %g s"):format(seconds) end
+      return nil, 400, "the body ended early"
+    end
+    got = got + #chunk
+    parts[#parts + 1] = chunk
+  end
+  return table.concat(parts)
+end
+
+local WRITE = 30 -- seconds in which a client must take what is written
+
+local plain_done -- of lua-http's connections
+
+-- lua-http sends a head by itself; held, it leaves with the first piece of the body, in one call of the system.
+local function held_done(connection)
+  local ok, message, number = connection.socket:xwrite("\r\n", "f", 0)
+  if not ok then return nil, message, number end
+  return true
+end
+
+-- Heads that were made before, by their list of fields and their status.
+local heads = setmetatable({}, { __mode = "k" })
+
+local function headers_of(status, fields)
+  local made = heads[fields]
+  if not made then
+    made = {}
+    heads[fields] = made
+  end
+  local h = made[status]
+  if not h then
+    h = new_headers()
+    h:append(":status", ("%d"):format(status))
+    for i = 1, #fields, 2 do h:append(fields[i], fields[i + 1]) end
+    made[status] = h
+  end
+  return h
+end
+
+-- length: of the body that follows at once, or nil.
+local function head(self, status, fields, close, length)
+  local h, connection, last = headers_of(status, fields), self.stream.connection, self.method == "HEAD"
+  local old = self.stream.peer_version == 1.0 and (self:header "connection" or ""):lower() == "keep-alive"
+  if close or old then
+    h = h:clone()
+    h:append("connection", close and "close" or "keep-alive")
+  end
+  if length then h:upsert("content-length", ("%d"):format(length)) end
+  self.status = status
+  plain_done = plain_done or connection.write_headers_done
+  connection.write_headers_done = length and not last and held_done or plain_done
+  return self.stream:write_headers(h, last, WRITE)
+end
+
+--- Answers; fields: { name, value, name, value, … }. close: ends the connection, for a body that was not read.
+function Request:respond(status, fields, body, close)
+  if self.status then return false end
+  if not head(self, status, fields, close, #body) then return false end
+  if self.method == "HEAD" then return true end
+  return self.stream:write_chunk(body, true, WRITE)
+end
+
+--- Begins an answer in parts; then write(text) and finish().
+function Request:begin(status, fields) return head(self, status, fields) end
+function Request:write(text) return self.stream:write_chunk(text, false, WRITE) end
+function Request:finish() return self.stream:write_chunk("", true, WRITE) end
+
+-- ---- listening -----------------------------------------------------------------------------------------
+
+local SLOW = 10 -- seconds for the headers
+
+-- lua-http reads what is left of a body when a stream ends, and would go on for ever where the client has closed the
+-- connection in the middle of one: its step says true without a byte.
+local function step(stream, seconds)
+  local had_headers, before, state = stream.has_main_headers, stream.stats_recv, stream.state
+  local ok, message, number = plain_step(stream, seconds)
+  if ok and had_headers and stream.stats_recv == before and stream.state == state then return nil, "closed" end
+  return ok, message, number
+end
+
+local function handle(handler, stream)
+  stream.use_zlib, stream.step = false, step
+  local request = Request()
+  request.stream, request.started = stream, M.now()
+  local headers, _, why = stream:get_headers(SLOW)
+  if not headers then
+    if why == errno.ETIMEDOUT and stream.state ~= "idle" then
+      request.method = "GET"
+      request:respond(408, { "content-type", "application/json" }, '{"error":"the headers took more than 10 s"}', true)
+    end
+    return
+  end
+  local path = headers:get ":path" or "/"
+  request.headers, request.method = headers, headers:get ":method"
+  request.path, request.query = path:match("^([^?]*)%??(.*)$")
+  handler(request)
+end
+
 --- Listens on host and port (0: chosen by the system) or on a unix socket at `path` (mode 0600). handler(request) runs
--- in a task of its connection. connections: the most at a time; keep_alive: seconds without a request after which one
--- is closed, 60. Returns { host, port, count(), pause(), close() }; pause() takes no more connections, and ends the
--- others after their next answer.
+-- in a coroutine of its own. Returns { host, port, count(), pause(), close() }.
 function M.listen(o)
-  local fd, port
-  if o.path then fd, port = on_path(o.path) else fd, port = on_port(o.host, o.port) end
-  if not fd then
-    check.fail("[serve] cannot listen on %s: %s", o.path or ("%s:%s"):format(o.host, o.port), tostring(port))
+  open()
+  local made, message = server.listen {
+    cq = loop, host = o.host, port = o.port, path = o.path, tls = false, version = 1.1, max_concurrent = o.connections,
+    reuseaddr = true, unlink = o.path ~= nil, mode = o.path and "0600" or nil, mask = o.path and "0177" or nil,
+    connection_setup_timeout = SLOW, intra_stream_timeout = o.keep_alive or 60,
+    onstream = function(_, stream) handle(o.handler, stream) end,
+    onerror = function(_, _, what, err)
+      if what == "onstream" then io.stderr:write("moth serve: ", tostring(err), "\n") end
+    end,
+  }
+  local ok
+  if made then ok, message = made:listen() end
+  if not ok then
+    check.fail("[serve] cannot listen on %s: %s", o.path or ("%s:%s"):format(o.host, o.port), tostring(message))
   end
-  local listener = { handler = o.handler, keep_alive = o.keep_alive or 60, connections = {}, n = 0,
-    left = loop.condition() }
-  loop.spawn(function() accept(listener, fd, o.connections) end)
-  local function pause()
-    if listener.draining then return end
-    listener.draining = true
-    http.close(fd)
-  end
+  local _, host, port = made:localname()
   return {
-    host = o.host, port = port, pause = pause,
-    count = function() return listener.n end,
+    host = host, port = port,
+    pause = function() made:pause() end,
+    count = function() return made.n_connections end,
     close = function()
-      pause()
-      for taken, connection in each(listener.connections) do
-        connection.ended = true
-        http.close(taken)
-      end
-      listener.connections = {}
+      made:close()
       if o.path then os.remove(o.path) end
     end,
   }

@@ -6,7 +6,7 @@
 --     print(other:get("/v2/health/ready").status)    -- a server in a process of its own
 --     other:stop()
 --
--- The guide is docs/serve.md; the command is `moth serve`. It needs Linux and lua-cjson.
+-- The guide is docs/serve.md; the command is `moth serve`. It needs lua-http (Debian: lua-http).
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local each = require "moth.each"

@@ -72,7 +72,7 @@ local open_paths = { ["/v2/health/live"] = true, ["/v2/health/ready"] = true }
 
 local function may_ask(call)
   local server, request = call.server, call.request
-  if not M.is_known_host(request:header "host", server.hosts) then
+  if not M.is_known_host(request:header ":authority", server.hosts) then
     call:refuse(421, "the Host header is not one of this server's names: hosts, --host-name", true)
     return false
   end
