@@ -98,7 +98,7 @@ function M.on_signal(fn)
   end)
 end
 
-local PAUSE = 400 -- of the garbage collector: a front's heap is small, and collecting it often costs a fifth of its time
+local PAUSE = 400 -- of the garbage collector: a front has a small heap; collecting it often takes a fifth of its time
 
 --- Runs until stop().
 function M.loop()
