@@ -68,8 +68,6 @@ static MothStatus prepare(Job *j, MothCall *c, MothDType dtype) {
 MothStatus moth_cpu_linear_int4(MothCall *c) {
   MOTH_UNPACK_LINEAR_INT4(c)
   MothTensor *out = c->results[0].u.t;
-  if (c->device.type != MOTH_CPU)
-    return moth_int8_decomposed(c, c->op->decomposed);
   if (out->numel == 0)
     return MOTH_OK;
   MothDType dtype = moth_working_dtype(out);

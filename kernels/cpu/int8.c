@@ -19,19 +19,6 @@ enum {
 };
 static const int64_t IMAGES_BYTES = 4 << 20;
 
-MothStatus moth_int8_decomposed(MothCall *c, MothKernel parts) {
-  MothValue result = moth_v_none();
-  MothCall call = *c;
-  call.results = &result;
-  bool grad = moth_set_grad_enabled(false);
-  MothStatus s = parts(&call);
-  moth_set_grad_enabled(grad);
-  if (s == MOTH_OK)
-    s = moth_eval_store(c->results[0].u.t, result);
-  moth_drop(&result);
-  return s;
-}
-
 /* --- packing ------------------------------------------------------------------------------------ */
 
 /* A weight as (groups, columns, kh, kw, channels); a segment is a row of the window, or, `apart`, one position. */
@@ -307,8 +294,6 @@ static MothStatus linear_run(Job *j, bool dynamic) {
 
 MothStatus moth_cpu_linear_int8(MothCall *c) {
   MOTH_UNPACK_LINEAR_INT8(c)
-  if (c->device.type != MOTH_CPU)
-    return moth_int8_decomposed(c, c->op->decomposed);
   if (c->results[0].u.t->numel == 0)
     return MOTH_OK;
   Job j = {.s = shape_of(weight, 1, false)};
@@ -319,8 +304,6 @@ MothStatus moth_cpu_linear_int8(MothCall *c) {
 
 MothStatus moth_cpu_linear_int8_dynamic(MothCall *c) {
   MOTH_UNPACK_LINEAR_INT8_DYNAMIC(c)
-  if (c->device.type != MOTH_CPU)
-    return moth_int8_decomposed(c, c->op->decomposed);
   if (c->results[0].u.t->numel == 0)
     return MOTH_OK;
   Job j = {.s = shape_of(weight, 1, false), .finish = {.relu = relu}};
@@ -442,8 +425,6 @@ static MothStatus conv_run(Job *j, const int64_t *dilation, bool apart) {
 
 MothStatus moth_cpu_conv2d_int8(MothCall *c) {
   MOTH_UNPACK_CONV2D_INT8(c)
-  if (c->device.type != MOTH_CPU)
-    return moth_int8_decomposed(c, c->op->decomposed);
   if (c->results[0].u.t->numel == 0)
     return MOTH_OK;
   const int64_t *spread = dilation.u.ints;

@@ -96,7 +96,4 @@ typedef struct MothInt4 {
 /* Columns of a product in float32, by AVX-512 VNNI where moth_int8_vnni(). */
 void moth_int4_vnni(const MothInt4 *p);
 bool moth_int8_vnni(void);
-
-/* A call on another device, by the parts that its record names. */
-MothStatus moth_int8_decomposed(MothCall *c, MothKernel parts);
 #endif

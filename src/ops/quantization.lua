@@ -1,7 +1,6 @@
 -- Quantised values: plain int8 and uint8 tensors, whose scale and zero point are arguments. A value is
 -- (q - zero_point) * scale; q is round(x * (1 / scale)) + zero_point, halves to even, cut to the bounds. Sums of products
--- of int8 are exact (int32); only scale and bias are floating point. The kernels of the CPU serve all devices: on others
--- an op is what its decomposition says.
+-- of int8 are exact (int32); only scale and bias are floating point.
 local activations = {
   { 'either(is_float(input), equal(input.dtype, dtype_named("uint8")))',
     "input must be of a float dtype, or uint8 (quantised before), got {input.dtype}", "type" },
@@ -120,7 +119,7 @@ return {
   doc = "An int8 weight (out, in) or (out, in / groups, kh, kw) in the layout of the kernels of linear_int8 and \z
     conv2d_int8 (their argument `packed`), as bytes; it may change from version to version and is not to be saved. apart: for convolutions whose dilation in x is not 1." },
 { "linear_int8(Tensor input, Tensor weight, Tensor scale, Tensor? bias=none, float input_scale=1 > 0, int input_zero_point=0, bool relu=false, Tensor? packed=none) -> Tensor",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = { input = "*B K", weight = "N K : int8", scale = "N : float", bias = "N : float", packed = "P : uint8" },
   let = { T = "when(is_float(input), input.dtype, scale.dtype)" }, check = { activations[1], byte, short }, out = "*B N : T",
   decompose = [[
@@ -145,7 +144,7 @@ return {
     the int8 weight (out, in) times scale (out). The sums of products are exact. relu: negative results become 0. \z
     packed: pack_int8(weight), or each call packs it." },
 { "linear_int8_dynamic(Tensor input, Tensor weight, Tensor scale, Tensor? bias=none, bool relu=false, Tensor? packed=none) -> Tensor",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = { input = "*B K : float", weight = "N K : int8", scale = "N : float", bias = "N : float", packed = "P : uint8" },
   check = { some, short }, out = "*B N : input",
   decompose = [[
@@ -170,7 +169,7 @@ return {
   doc = "linear_int8 with a scale and zero point for each row of input, from its least and largest element: a row's \z
     results do not depend on the others." },
 { "conv2d_int8(Tensor input, Tensor weight, Tensor scale, Tensor? bias=none, float input_scale=1 > 0, int input_zero_point=0, int[2] stride=1 >= 1, int[2] padding=0 >= 0, int[2] dilation=1 >= 1, int groups=1 >= 1, bool relu=false, Tensor? packed=none) -> Tensor",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = { input = "N? C H W", weight = "K D kh kw : int8", scale = "K : float", bias = "K : float", packed = "P : uint8" },
   let = {
     T = "when(is_float(input), input.dtype, scale.dtype)",
@@ -209,7 +208,7 @@ return {
     (out, in / groups, kh, kw) times scale (out). relu: negative results become 0. packed: pack_int8(weight, groups, \z
     dilation in x is not 1), or each call packs it." },
 { "linear_int4(Tensor input, Tensor weight, Tensor scale, Tensor? bias=none, int group=128 >= 32) -> Tensor",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = { input = "*B K : float", weight = "N H : uint8", scale = "N G : float", bias = "N : float" },
   check = {
     some,
