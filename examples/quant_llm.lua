@@ -71,7 +71,7 @@ for step = 1, options.steps do
 end
 model:eval()
 
-local x, y = batch(valid, 32)
+local x, y = batch(valid, 128)
 local function perplexity(m)
   return moth.no_grad(function()
     local _, loss = m(x, y)
@@ -105,12 +105,23 @@ end
 local made = { { "float32", model }, { "int8", q.quantize_weights(model, { bits = 8 }) },
   { "int4", q.quantize_weights(model, { bits = 4, group = 32 }) } }
 local base, speed = perplexity(model), nil
-print "\nweights   MB     tokens/s  speedup  perplexity  loss"
+local row = "%-10s  %5.2f  %8s  %7s  %10.4f  %+.4f"
+print "\nweights        MB  tokens/s  speedup  perplexity    loss"
 for _, pair in ipairs(made) do
   local rate, p = tokens_per_second(pair[2]), perplexity(pair[2])
   speed = speed or rate
-  print(("%-8s  %5.2f  %8.0f  %6.2fx  %10.4f  %+.4f"):format(pair[1], bytes(pair[2]) / 2 ^ 20, rate, rate / speed, p,
+  print(row:format(pair[1], bytes(pair[2]) / 2 ^ 20, ("%.0f"):format(rate), ("%.2fx"):format(rate / speed), p,
     p - base))
+end
+-- llama.cpp's files hold blocks of 32 values; moth reads them as floats
+for _, kind in ipairs { "Q8_0", "Q4_0" } do
+  local name = os.tmpname()
+  local path = name .. ".gguf"
+  moth.models.save_gguf(model, path, { type = kind })
+  local size, p = #read(path), perplexity((moth.models.load(path)))
+  os.remove(path)
+  os.remove(name)
+  print(row:format("GGUF " .. kind, size / 2 ^ 20, "-", "-", p, p - base))
 end
 
 print "\nthe worst layers of int4:"

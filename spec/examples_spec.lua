@@ -127,7 +127,7 @@ describe("example", function()
   it("quant_llm: int8 and int4, speed and perplexity #M444", function()
     local own = "cd / && env -u LUA_PATH -u LUA_CPATH -u MOTH_DATA %s/moth %s/examples/quant_llm.lua %s"
     local text = output(own:format(build, here, "--steps=8 --layers=1 --width=32 --context=16 --batch=4"))
-    has(text, "tokens/s  speedup  perplexity  loss", "weight dB")
+    has(text, "tokens/s  speedup  perplexity    loss", "GGUF Q8_0", "GGUF Q4_0", "weight dB")
     for _, name in ipairs { "float32", "int8", "int4" } do
       assert.matches("\n" .. name .. " +[%d.]+ +%d+ +[%d.]+x +[%d.]+ +[+-][%d.]+", text)
     end

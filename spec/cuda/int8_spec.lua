@@ -1,5 +1,5 @@
--- Products of int8 and int4 on CUDA: sums are exact, so that with scales that are powers of two the results have the bits
--- of the CPU's.
+-- Products of int8 and int4 on CUDA: sums are exact, so that with scales that are powers of two the results have the
+-- bits of the CPU's.
 local moth = require "moth"
 local q, nn = moth.quantization, moth.nn
 
