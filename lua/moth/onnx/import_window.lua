@@ -74,11 +74,12 @@ local function weight_kernel(weight)
   return list
 end
 
-function Call:convolution(x, weight, bias)
+-- fn: in place of moth's convolution; zero: what stands for 0 in x.
+function Call:convolution(x, weight, bias, fn, zero)
   local w = self:windows(x, weight_kernel(weight))
-  local fn = B.ops[modes[w.n] or self:fail("a convolution of %d dimensions", w.n)]
+  fn = fn or B.ops[modes[w.n] or self:fail("a convolution of %d dimensions", w.n)]
   local padding = w.before
-  if not symmetric(w) then x, padding = padded(x, w, 0), repeated(0, w.n) end
+  if not symmetric(w) then x, padding = padded(x, w, zero or 0), repeated(0, w.n) end
   return fn(x, weight, bias, w.strides, padding, w.dilations, self.group or 1)
 end
 
