@@ -214,4 +214,63 @@ describe("moth.onnx", function()
     end
     assert.is_true(errors > 150)
   end)
+
+  it("products of bytes go through int8 kernels, and are those of float64", function()
+    moth.manual_seed(4)
+    local function rule_of(op, inputs, outputs, constants, attributes)
+      local values, given = {}, {}
+      for _, v in ipairs(inputs) do
+        values[#values + 1] = { v[1], v[2]:dtype().name, v[2]:size() }
+        given[v[1]] = v[2]
+      end
+      local names = {}
+      for _, v in ipairs(inputs) do names[#names + 1] = v[1] end
+      for _, c in ipairs(constants) do names[#names + 1] = c[1] end
+      write(17, { { op, names, { "y" }, attributes } }, values, { { "y", outputs[1], outputs[2] } }, constants)
+      local session = moth.onnx.InferenceSession(path)
+      local first = session:run(nil, given)[1]
+      for _ = 1, 2 do assert.is_true(moth.equal(first, session:run(nil, given)[1])) end
+      return first
+    end
+    local function bytes(dtype, ...)
+      local low = dtype == moth.uint8 and 0 or -128
+      return moth.randint(low, low + 256, { ... }):to(dtype)
+    end
+    local f64 = moth.float64
+    for _, kinds in ipairs { { moth.uint8, moth.int8 }, { moth.int8, moth.int8 }, { moth.uint8, moth.uint8 } } do
+      local a, b = bytes(kinds[1], 3, 5, 70), bytes(kinds[2], 70, 9)
+      local za, zb = bytes(kinds[1], 1):reshape {}, bytes(kinds[2], 9)
+      local y = rule_of("MatMulInteger", { { "a", a } }, { "int32", { 3, 5, 9 } },
+        { { "b", b }, { "za", za }, { "zb", zb } })
+      assert.is_true(moth.equal(y, (a:to(f64) - za:to(f64)):matmul(b:to(f64) - zb:to(f64)):to(moth.int32)))
+      local x, w = bytes(kinds[1], 2, 4, 6, 7), bytes(kinds[2], 6, 2, 3, 3)
+      local zw = moth.tensor(kinds[2] == moth.uint8 and 128 or 0, { dtype = kinds[2] })
+      y = rule_of("ConvInteger", { { "x", x } }, { "int32", { 2, 6, 3, 7 } },
+        { { "w", w }, { "za", za }, { "zw", zw } }, { { "group", 2 }, { "strides", { 2, 1 } }, { "pads", { 1, 1, 0, 1 } } })
+      local padded = moth.pad(x:to(f64) - za:to(f64), { 1, 1, 1, 0 })
+      assert.is_true(moth.equal(y, moth.conv2d(padded, w:to(f64) - zw:to(f64), nil, { 2, 1 }, 0, 1, 2):to(moth.int32)))
+    end
+  end)
+
+  it("a QDQ file runs by int8 kernels: no float weight is left in its program", function()
+    moth.manual_seed(2)
+    local q = moth.quantization
+    local net = nn.Sequential(nn.Conv2d(3, 8, 3, { padding = 1 }), nn.ReLU(), nn.Flatten(),
+      nn.Linear(8 * 36, 10)):eval()
+    local x = moth.randn(4, 3, 6, 6)
+    net.qconfig = q.get_default_qconfig()
+    local p = q.prepare(net)
+    p(x)
+    local made = q.convert(p)
+    moth.onnx.export(made, x, path, { input_names = { "x" }, output_names = { "y" } })
+    local session = moth.onnx.InferenceSession(path)
+    for _ = 1, 3 do
+      local y = session:run(nil, { x = x })[1]
+      assert.is_true(q.sqnr(made(x), y) > 60, q.sqnr(made(x), y))
+    end
+    local text = tostring(moth.onnx.load(path))
+    assert.truthy(text:find "conv2d_int8")
+    assert.truthy(text:find "linear_int8")
+    assert.is_nil(text:find " linear%(")
+  end)
 end)

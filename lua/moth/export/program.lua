@@ -173,6 +173,31 @@ function Program:run(state, dims, inputs, device, decompose)
   return unpack(outputs, 1, #self.outputs)
 end
 
+--- Takes out calls that only make values which nothing reads.
+function Program:prune()
+  local read, kept = {}, {}
+  local function note(v)
+    if type(v) ~= "table" then return end
+    if v.kind == "value" then read[v.name] = true end
+    for i = 1, v.kind == "list" and v.n or 0 do note(v[i]) end
+  end
+  for _, name in ipairs(self.outputs) do read[name] = true end
+  for i = #self.nodes, 1, -1 do
+    local node = self.nodes[i]
+    local facts = B.op_facts(node.op)
+    local pure = facts and (facts.kind == "pointwise" or facts.kind == "view") and not node.into
+      and not node.op:find("_$")
+    local used = not pure
+    for _, name in ipairs(node.out) do used = used or read[name] end
+    if used then
+      table.insert(kept, 1, node)
+      for k = 1, node.args.n do note(node.args[k]) end
+      for _, v in ipairs(node.into or {}) do note(v) end
+    end
+  end
+  self.nodes, self.ends = kept, nil
+end
+
 -- ---- text ----------------------------------------------------------------------------------------
 
 --- Packs the weights that are not packed yet, so that a recorded run does not do it in each call.

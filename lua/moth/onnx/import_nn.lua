@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local import = require "moth.onnx.import"
+local bytes = require "moth.onnx.bytes"
 local rule = import.rule
 
 -- ---- products ------------------------------------------------------------------------------------
@@ -12,9 +13,13 @@ local function matmul(a, b)
   return a:to(moth.float64):matmul(b:to(moth.float64)):to(a:dtype())
 end
 
-rule("MatMul", function(_, a, b) return matmul(a, b) end)
+rule("MatMul", function(c, a, b) return bytes.linear(c, a, b) or matmul(a, b) end)
 
 rule("Gemm", "alpha=1 beta=1 transA=0 transB=0 broadcast", function(c, a, b, bias)
+  if c.transA == 0 and c.alpha == 1 and c.beta == 1 then
+    local y = bytes.linear(c, a, b, bias, c.transB == 1)
+    if y then return y end
+  end
   if c.transA == 0 and c.transB == 1 and c.alpha == 1 and c.beta == 1 and a:is_floating_point()
       and (not bias or bias:dim() == 1 and bias:size(1) == b:size(1)) then
     return B.ops.linear(a, b, bias)

@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local import = require "moth.onnx.import"
+local bytes = require "moth.onnx.bytes"
 local rule = import.rule
 local Call = import.Call
 
@@ -85,7 +86,9 @@ end
 
 local WINDOW = "auto_pad='NOTSET' kernel_shape strides pads dilations "
 
-rule("Conv", WINDOW .. "group=1", function(c, x, weight, bias) return c:convolution(x, weight, bias) end)
+rule("Conv", WINDOW .. "group=1", function(c, x, weight, bias)
+  return bytes.windows(c, x, weight, bias) or c:convolution(x, weight, bias)
+end)
 
 rule("ConvTranspose", WINDOW .. "group=1 output_padding output_shape", function(c, x, weight, bias)
   local n = x:dim() - 2

@@ -273,6 +273,7 @@ function Session:program(given, n)
   end
   local fn = callable(self.model, self.list, { device = self.device, moved = self.moved })
   local ok, made = pcall(export, fn, given)
+  if ok then made.program:prune() end
   if ok and self.compile then made = made:compile() end
   if not ok then self.why = made end
   self.programs[key] = ok and made or false
