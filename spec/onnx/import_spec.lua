@@ -246,7 +246,8 @@ describe("moth.onnx", function()
       local x, w = bytes(kinds[1], 2, 4, 6, 7), bytes(kinds[2], 6, 2, 3, 3)
       local zw = moth.tensor(kinds[2] == moth.uint8 and 128 or 0, { dtype = kinds[2] })
       y = rule_of("ConvInteger", { { "x", x } }, { "int32", { 2, 6, 3, 7 } },
-        { { "w", w }, { "za", za }, { "zw", zw } }, { { "group", 2 }, { "strides", { 2, 1 } }, { "pads", { 1, 1, 0, 1 } } })
+        { { "w", w }, { "za", za }, { "zw", zw } },
+        { { "group", 2 }, { "strides", { 2, 1 } }, { "pads", { 1, 1, 0, 1 } } })
       local padded = moth.pad(x:to(f64) - za:to(f64), { 1, 1, 1, 0 })
       assert.is_true(moth.equal(y, moth.conv2d(padded, w:to(f64) - zw:to(f64), nil, { 2, 1 }, 0, 1, 2):to(moth.int32)))
     end
