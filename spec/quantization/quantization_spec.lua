@@ -247,6 +247,68 @@ describe("moth.quantization", function()
     assert.equal(0, of_class(p, "BatchNorm2d"))
   end)
 
+  local function of(activation, more) -- a qconfig with this observer of activations
+    return q.QConfig { activation = function() return activation(more) end,
+      weight = function() return q.PerChannelMinMaxObserver { dtype = "int8" } end }
+  end
+
+  it("observers leave out batches with inf and nan; errors say so", function()
+    local m, x = trained(mlp, 16, 20)
+    for _, observer in ipairs { q.MinMaxObserver, q.MovingAverageMinMaxObserver, q.HistogramObserver } do
+      m.qconfig = of(observer)
+      for _, odd in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
+        local bad = x:clone()
+        bad[3][4] = odd
+        local p = q.prepare(m)
+        p(bad)
+        assert.error_matches(function() q.convert(p) end, "layer '0' has seen inf or nan in all batches %(1%)")
+        p(x)
+        p(bad)
+        assert.is_true(q.sqnr(m(x), q.convert(p)(x)) > 32)
+      end
+    end
+    moth.no_grad(function() m[1].weight[1][1] = 0 / 0 end)
+    local p = q.prepare(m)
+    p(x)
+    assert.error_matches(function() q.convert(p) end, "weight of layer '0' has elements that are inf or nan")
+  end)
+
+  it("activations of int8 are those of uint8; wrong qconfigs and models are refused", function()
+    local m, x = trained(mlp, 16, 20)
+    local wide = calibrated(m, x, of(q.MinMaxObserver, { dtype = "int8" }))
+    assert.is_true(q.sqnr(m(x), wide(x)) > 35)
+    m.qconfig = "x86"
+    assert.error_matches(function() q.prepare(m) end, "qconfig of the model is no QConfig, but string")
+    m.qconfig = q.QConfig { activation = function() return q.MinMaxObserver() end,
+      weight = function() return q.PerChannelMinMaxObserver { dtype = "int8", ch_axis = 2 } end }
+    local p = q.prepare(m)
+    p(x)
+    assert.error_matches(function() q.convert(p) end, "ch_axis must be 1, got 2")
+    assert.error_matches(function() q.quantize_dynamic(wide) end, "quantised already")
+    wide.qconfig = q.get_default_qconfig()
+    assert.error_matches(function() q.prepare(wide) end, "quantised already")
+  end)
+
+  it("training with rounding goes on from a state dict, observers and all", function()
+    local m, x = trained(mlp, 16, 20)
+    m.qconfig = q.get_default_qat_qconfig()
+    local a, b = q.prepare_qat(m:train()), q.prepare_qat(m)
+    a(x)
+    b:load_state_dict(a:state_dict())
+    assert.is_true(moth.equal(a:eval()(x), b:eval()(x)))
+    assert.is_true(moth.equal(q.convert(a)(x), q.convert(b)(x)))
+  end)
+
+  it("a GPT, whose head is its embedding, is calibrated and converted", function()
+    moth.manual_seed(1)
+    local m = moth.models.GPT { vocab_size = 30, n_layer = 1, n_head = 2, n_embd = 32, block_size = 16 }:eval()
+    local tokens = moth.randint(1, 31, { 2, 8 })
+    m.qconfig = q.get_default_qconfig()
+    local p = q.prepare(m)
+    assert.is_true(moth.allclose((m(tokens)), (p(tokens)), 1e-5, 1e-5))
+    assert.is_true(q.sqnr((m(tokens)), (q.convert(p)(tokens))) > 32)
+  end)
+
   it("qconfig: a child's overrides, false leaves a layer float; errors name the layer", function()
     local m, x = trained(mlp, 16, 20)
     m.qconfig = q.get_default_qconfig()
@@ -279,7 +341,7 @@ describe("moth.quantization", function()
     assert.error_matches(function() q.fuse_modules(net, { { "bn", "conv" } }) end, "expected a convolution")
   end)
 
-  it("export, compile", function()
+  it("export, compile, the edge runtime", function()
     local m, x = trained(cnn, 4, 2, 8, 8)
     local s8 = calibrated(m, x)
     local path = os.tmpname()
@@ -295,6 +357,11 @@ describe("moth.quantization", function()
     end)
     local m4 = q.quantize_weights(m, { group = 32 })
     assert.is_true(moth.equal(m4(x), moth.export(m4, { x })(x)))
+    for _, made in ipairs { s8, q.quantize_dynamic(m), m4 } do
+      moth.edge.export(moth.export(made, { x }), path)
+      assert.is_true(moth.equal(made(x), moth.edge.load(path)(x)))
+    end
+    os.remove(path)
   end)
 
   it("ONNX: static layers are QuantizeLinear and DequantizeLinear, others what they are made of", function()

@@ -100,8 +100,8 @@ end
 local function give_packed(node, args)
   local at, w = packs[node.op], args[2]
   if is_recorded() then return end
-  if node.packed and node.packed.of == w and B.compile.recording() then
-    args.n, args[at] = at, node.packed.tensor
+  if B.compile.recording() then -- nothing may be asked of the tensor: Program:pack came before, or nobody did
+    if node.packed and node.packed.of == w then args.n, args[at] = at, node.packed.tensor end
     return
   end
   if args[at] ~= nil or node.args[2].kind ~= "state" or B.is_fake(w) or B.tensor_device(w).type ~= "cpu" then return end

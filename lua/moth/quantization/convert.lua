@@ -1,17 +1,26 @@
 --- prepare, prepare_qat, convert, quantize_dynamic, quantize_weights: copies of a model with other layers in it.
 local moth = require "moth"
 local check = require "moth.utils.check"
+local class = require "moth.class"
 local signature = require "moth.utils.signature"
 local clone = require "moth.nn.clone"
 local fuse = require "moth.quantization.fuse"
 local graph = require "moth.quantization.graph"
 local layers = require "moth.quantization.layers"
 local prepared = require "moth.quantization.prepared"
+local QConfig = require("moth.quantization.qconfig").QConfig
 local specs = require "moth.quantization.spec"
 local weights = require "moth.quantization.weights"
 local Ordered = require "moth.nn.ordered"
 
 local M = {}
+
+local already = ": it is prepared or quantised already"
+local function is_done(model)
+  for _, m in ipairs(model:modules()) do
+    if layers.is(m) or prepared.is(m) then return true end
+  end
+end
 
 -- The layers with their qconfigs: a module's own holds for all below it; false: they stay as they are.
 local function configured(where, model)
@@ -21,8 +30,9 @@ local function configured(where, model)
     seen[m] = true
     local own = rawget(m, "qconfig")
     if own ~= nil then config = own end
-    if config and type(config) == "table" and not (config.activation and config.weight) then
-      check.fail("[%s] qconfig of '%s' is no QConfig: get_default_qconfig gives one", where, path)
+    if config and not class.is_a(config, QConfig) then
+      check.fail("[%s] qconfig of %s is no QConfig, but %s: get_default_qconfig gives one", where,
+        path == "" and "the model" or "'" .. path .. "'", class.name(config))
     end
     any = any or config
     local spec = config and specs.of(m)
@@ -35,7 +45,9 @@ local function configured(where, model)
   if not any then
     check.fail("[%s] no module has a qconfig: set model.qconfig = moth.quantization.get_default_qconfig()", where)
   end
-  if #list == 0 then check.fail("[%s] there is no layer to quantise in %s", where, model.__name) end
+  if #list == 0 then
+    check.fail("[%s] there is no layer to quantise in %s%s", where, model.__name, is_done(model) and already or "")
+  end
   return list
 end
 
@@ -146,7 +158,9 @@ M.quantize_dynamic = signature("quantization.quantize_dynamic(Module model, list
     local nn = moth.nn
     local set = specs.classes(where, list or { nn.Linear }, { [nn.Linear] = true, [nn.Embedding] = true })
     local copy, n = replace_kinds(model, set, function() return false end, dynamic)
-    if n == 0 then check.fail("[%s] %s has no layer of these classes", where, model.__name) end
+    if n == 0 then
+      check.fail("[%s] %s has no layer of these classes%s", where, model.__name, is_done(model) and already or "")
+    end
     return copy
   end)
 
@@ -179,7 +193,10 @@ M.quantize_weights = signature("quantization.quantize_weights(Module model, *, i
     for _, name in ipairs(keep or {}) do
       if not used[name] then check.fail("[%s] keep: there is no layer '%s'", where, name) end
     end
-    if n == 0 then check.fail("[%s] %s has no linear layer or embedding to quantise", where, model.__name) end
+    if n == 0 then
+      check.fail("[%s] %s has no linear layer or embedding to quantise%s", where, model.__name,
+        is_done(model) and already or "")
+    end
     return copy
   end)
 

@@ -5,6 +5,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
+local observers = require "moth.quantization.observer"
 local weights = require "moth.quantization.weights"
 
 local M = {}
@@ -23,10 +24,12 @@ FakeQuantize.__init = signature.init(signed, function(self, o)
   self:register_buffer("scale", moth.ones(1))
   self:register_buffer("zero_point", moth.zeros(1))
   self.fake_quant_enabled, self.observer_enabled = true, true
+  observers.resizes(self, "scale", "zero_point")
 end)
 
 function FakeQuantize:calculate_qparams() return self.observer:calculate_qparams() end
 function FakeQuantize:seen() return self.observer:seen() end
+function FakeQuantize:missing() return self.observer:missing() end
 
 --- x -> x, rounded to the grid
 function FakeQuantize:forward(x)

@@ -5,6 +5,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
+local state_dict = require "moth.nn.state_dict"
 
 local M = {}
 
@@ -29,6 +30,20 @@ local function begin(self, where, o)
     check.fail("[%s] quant_min (%d) must be below quant_max (%d)", where, self.quant_min, self.quant_max)
   end
   self:reset()
+  M.resizes(self, "min_val", "max_val")
+end
+
+--- Buffers that take the size of what is loaded: they have one element for each channel once something was seen.
+function M.resizes(module, ...)
+  local names = { ... }
+  state_dict.register(module, "load_state_dict_pre", function(m, sd, prefix)
+    for _, name in ipairs(names) do
+      local saved = sd[prefix .. name]
+      if B.is_tensor(saved) and saved:dim() == 1 and saved:numel() ~= m[name]:numel() then
+        m[name] = moth.empty(saved:size(), { dtype = m[name]:dtype(), device = m[name]:device() })
+      end
+    end
+  end)
 end
 
 --- Forgets what it saw.
@@ -36,13 +51,21 @@ function Observer:reset()
   local n = self.per_channel and 0 or 1
   self:register_buffer("min_val", moth.full({ n }, math.huge))
   self:register_buffer("max_val", moth.full({ n }, -math.huge))
+  self.skipped = 0
 end
 
--- The least and largest element of x, or of each slice along ch_axis.
+-- The least and largest element of x, or of each slice along ch_axis; nil where there is inf or nan: one such batch
+-- would spoil what all others say.
 local function extremes(self, x)
-  if not self.per_channel then return x:amin():view(1), x:amax():view(1) end
-  local rows = x:movedim(self.ch_axis, 1):reshape(x:size(self.ch_axis), -1)
-  return rows:amin(2), rows:amax(2)
+  local lo, hi
+  if self.per_channel then
+    local rows = x:movedim(self.ch_axis, 1):reshape(x:size(self.ch_axis), -1)
+    lo, hi = rows:amin(2), rows:amax(2)
+  else
+    lo, hi = x:amin():view(1), x:amax():view(1)
+  end
+  if moth.isfinite(hi - lo):all():item() then return lo, hi end
+  self.skipped = self.skipped + 1
 end
 
 --- Has anything been seen?
@@ -50,8 +73,15 @@ function Observer:seen()
   return self.min_val:numel() > 0 and self.min_val[1]:item() <= self.max_val[1]:item()
 end
 
+--- Why there is no range: a text.
+function Observer:missing()
+  return self.skipped > 0 and ("has seen inf or nan in all batches (%d)"):format(self.skipped)
+    or "has seen nothing: run the prepared model on some batches"
+end
+
 function Observer:update(x)
   local lo, hi = extremes(self, x)
+  if not lo then return end
   if self:seen() then lo, hi = moth.minimum(lo, self.min_val), moth.maximum(hi, self.max_val) end
   self.min_val, self.max_val = lo, hi
 end
@@ -83,7 +113,7 @@ end
 --- scale, zero_point: vectors; an error if nothing was seen.
 function Observer:calculate_qparams()
   if not self:seen() then
-    check.fail("[quantization.%s] it has seen nothing: run the prepared model on some batches", self.__name)
+    check.fail("[quantization.%s] it %s", self.__name, self:missing())
   end
   return moth.no_grad(function() return self:of_range(self.min_val, self.max_val) end)
 end
@@ -107,6 +137,7 @@ end
 -- The running mean of the extremes of batches.
 local function averaged(self, x)
   local lo, hi = extremes(self, x)
+  if not lo then return end
   if self:seen() then
     lo = self.min_val + (lo - self.min_val) * self.averaging_constant
     hi = self.max_val + (hi - self.max_val) * self.averaging_constant
@@ -145,8 +176,9 @@ end
 -- Where the range grows, the counts so far go to the bins that their centres fall into.
 function Histogram:update(x)
   x = x:reshape(-1)
-  local lo, hi = x:amin():item(), x:amax():item()
-  if lo ~= lo or hi ~= hi or hi - lo == math.huge then return end
+  local lo, hi = extremes(self, x)
+  if not lo then return end
+  lo, hi = lo:item(), hi:item()
   local before = self:seen()
   local old_lo, old_hi = self.min_val[1]:item(), self.max_val[1]:item()
   if before then lo, hi = math.min(lo, old_lo), math.max(hi, old_hi) end

@@ -21,19 +21,28 @@ local function adopt(self, layer, spec)
   if layer.bias then self.bias = layer.bias end
 end
 
+--- x (…, embedding_dim) -> (…, num_embeddings), as nn.Embedding's
+function Prepared:as_linear(x) return moth.linear(x, self.weight) end
+
 function Prepared:extra_repr() return self.spec.text .. (self.spec.relu and ", relu=True" or "") end
 
 local classes = { linear = "QuantizedLinear", conv2d = "QuantizedConv2d", conv1d = "QuantizedConv1d" }
 
 -- int8 of a weight by the observer of the qconfig.
-local function int8_by(observer, w)
+local function int8_by(observer, w, path)
   local o = observer.observer or observer
+  if w:numel() > 0 and not moth.isfinite(w):all():item() then
+    check.fail("[quantization.convert] the weight of layer '%s' has elements that are inf or nan", path)
+  end
   o:reset()
   o(w)
   local scale, zero = o:calculate_qparams()
   if not o.symmetric or o.dtype ~= moth.int8 then
     check.fail("[quantization.convert] weights are symmetric int8; the qconfig's observer of weights is %s of %s",
       o.qscheme, o.dtype.name)
+  end
+  if o.per_channel and o.ch_axis ~= 1 then
+    check.fail("[quantization.convert] weights have a scale for each row: ch_axis must be 1, got %d", o.ch_axis)
   end
   if not o.per_channel then scale, zero = scale:expand(w:size(1)):contiguous(), zero:expand(w:size(1)):contiguous() end
   return moth.quantize_per_channel(w, scale, zero, 1, moth.int8):clamp(o.quant_min, o.quant_max), scale
@@ -50,11 +59,13 @@ local function converted(self, path, w, b)
     return layers.Int4Linear(spec, q, scale, b, group, w:size(2))
   end
   if not self.input_observer:seen() then
-    check.fail("[quantization.convert] the observer of layer '%s' has seen nothing: run the prepared model on some \z
-      batches, or set qconfig = false on that layer", path)
+    check.fail("[quantization.convert] the observer of layer '%s' %s; qconfig = false leaves a layer as it is", path,
+      self.input_observer:missing())
   end
-  local q, scale = int8_by(self.weight_observer, w)
+  local q, scale = int8_by(self.weight_observer, w, path)
   local input_scale, zero = self.input_observer:calculate_qparams()
+  local o = self.input_observer.observer or self.input_observer
+  if o.dtype == moth.int8 then zero = zero + 128 end -- kernels take uint8: the same values
   return layers[classes[spec.kind]](spec, q, scale, b, input_scale, zero)
 end
 
