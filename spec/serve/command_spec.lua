@@ -30,7 +30,8 @@ describe("moth serve #M428 #noasan", function()
     assert.same({ check = true }, mode)
     for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
       ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },
-      ["expected NAME=FILE or a file"] = { "model.mth2" } } do
+      ["expected NAME=FILE or a file"] = { "model.mth2" },
+      ["the model a is given twice: b and c"] = { "a=b", "a=c" }, ["a=: expected NAME=FILE"] = { "a=" } } do
       local ok, why = pcall(command.parse, words)
       assert.is_false(ok)
       assert.matches(pattern, why.usage, 1, true)
@@ -43,10 +44,15 @@ describe("moth serve #M428 #noasan", function()
     assert.matches("^usage: moth serve", text)
     text, status = run "serve --prot 1"
     assert.equal(2, status)
-    assert.matches("^moth serve: there is no option %-%-prot\nusage", text)
+    assert.equal("moth serve: there is no option --prot\nmoth serve --help lists the options\n", text)
     text, status = run "serve a=/no/such"
     assert.equal(1, status)
     assert.equal("moth serve: [serve] model a: there is no file /no/such\n", text)
+    if has_http then -- a file that is no model: one message, without the places in moth's own sources
+      text, status = run "serve --port 0 a=README.md"
+      assert.equal(1, status)
+      assert.matches("^moth serve: %[serve%] model a: %[export.load%] README.md: [^\n]*\n$", text)
+    end
     text, status = run([[-e 'package.preload["http.server"] = function() error("gone", 0) end
       os.exit(require("moth.serve.command").command { "a=x" })']])
     assert.equal(2, status)

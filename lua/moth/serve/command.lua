@@ -47,7 +47,7 @@ end
 
 --- The options of a list of words; and { check, print_nginx, help }.
 function M.parse(words)
-  local o, mode, i = { models = {} }, {}, 1
+  local o, mode, given, i = { models = {} }, {}, {}, 1 -- given: models of this line, by name
   local function value(name)
     i = i + 1
     local v = words[i] or fail("--%s needs a value", name)
@@ -78,7 +78,9 @@ function M.parse(words)
       fail("there is no option %s", word)
     elseif word:find "^[%w_.-]+=" then
       local model, path = word:match "^(.-)=(.+)$"
-      o.models[model or word] = path or fail("%s: expected NAME=FILE", word)
+      if not path then fail("%s: expected NAME=FILE", word) end
+      if given[model] then fail("the model %s is given twice: %s and %s", model, given[model], path) end
+      o.models[model], given[model] = path, path
     elseif word:find "%.lua$" then
       for key, v in each(config_of(word)) do
         if o[key] == nil or key == "models" then o[key] = v end
@@ -137,7 +139,7 @@ function M.command(words)
   local ok, code = pcall(M.main, words)
   if ok then return code end
   if type(code) == "table" and code.usage then
-    io.stderr:write("moth serve: ", code.usage, "\n", M.usage)
+    io.stderr:write("moth serve: ", code.usage, "\nmoth serve --help lists the options\n")
     return 2
   end
   io.stderr:write("moth serve: ", (tostring(code):gsub("^[^\n:]-%.lua:%d+: ", "")), "\n")

@@ -51,7 +51,9 @@ local function json()
 end
 
 -- A message without the place that raised it: it may go to a client.
-local function plain(message) return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):match("^[^\n]*")) end
+local function plain(message)
+  return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%(command line%):%d+: ", ""):match("^[^\n]*"))
+end
 
 -- ---- batches -----------------------------------------------------------------------------------------
 
@@ -211,8 +213,9 @@ function M.run(fd, description)
     if loaded.warm then loaded:warm() end
     return loaded
   end, function(message)
-    io.stderr:write(debug.traceback(tostring(message), 2), "\n")
-    return plain(message)
+    local text = plain(message)
+    if not text:find "^%[[%w_.]+%] " then io.stderr:write(debug.traceback(tostring(message), 2), "\n") end -- no refusal
+    return text
   end)
   if not ok then
     channel:send(frames.FAILED, 0, object)

@@ -105,8 +105,8 @@ local function configure(o)
   if config.port > 65535 then fail("[serve] port: expected at most 65535, got %d", config.port) end
   config.token = token_of(o.token_file)
   if not is_loopback(config.host) and not config.token and not o.insecure_open then
-    fail("[serve] host %s can be reached from other machines: give token_file, or insecure_open = true where that is "
-      .. "meant", config.host)
+    fail("[serve] host %s can be reached from other machines: give token_file (--token-file), or insecure_open "
+      .. "(--insecure-open) where that is meant", config.host)
   end
   for _, host in ipairs(o.hosts or {}) do config.hosts[tostring(host):lower()] = true end
   config.limits = limits_of(o.limits)
