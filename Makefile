@@ -335,14 +335,16 @@ parity: all
 	@$(HERE) spec/parity/signatures.lua | python3 spec/parity/signatures.py
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
-	@if python3 -c "import onnxruntime" 2>/dev/null; then $(HERE) spec/parity/onnx_files.lua $(B)/parity_onnx && \
-	  python3 spec/parity/onnx_files.py $(B)/parity_onnx && python3 spec/parity/onnx_cases.py $(B)/parity_cases && \
-	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_cases && \
+	@if python3 -c "import onnxruntime" 2>/dev/null; then d=$(B)/parity_onnx && for o in 17 18 20 23; do \
+	  $(HERE) spec/parity/onnx_files.lua $$d $$o && python3 spec/parity/onnx_files.py $$d $$o || exit 1; done && \
+	  python3 spec/parity/onnx_cases.py $(B)/parity_cases && $(HERE) spec/parity/onnx_cases.lua $(B)/parity_cases && \
 	  python3 spec/parity/onnx_torch.py $(B)/parity_torch >/dev/null 2>&1 && \
-	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_torch && \
+	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_torch && rm -rf $(B)/parity_models && \
+	  python3 spec/parity/onnx_models.py $(B)/parity_models && \
+	  $(HERE) spec/parity/onnx_cases.lua $(B)/parity_models && rm -rf $(B)/parity_models && \
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;spec/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) \
-	  spec/parity/onnx_ops.lua $(B)/parity_onnx_ops && python3 spec/parity/onnx_ops.py $(B)/parity_onnx_ops; else echo "onnx: not compared, onnxruntime is not there"; fi
-	@$(MAKE) everywhere
+	  spec/parity/onnx_ops.lua $(B)/parity_onnx_ops && python3 spec/parity/onnx_ops.py $(B)/parity_onnx_ops; \
+	  else echo "onnx: not compared, onnxruntime is not there"; fi
 	@python3 spec/parity/schedules.py $(B)/parity_schedules.json && \
 	  $(HERE) spec/parity/schedules.lua $(B)/parity_schedules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json

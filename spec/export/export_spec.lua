@@ -190,6 +190,13 @@ describe("moth.export", function()
     same({ f(x) }, moth.onnx.InferenceSession(onnx):run(nil, { x = x }))
   end)
 
+  it("does not look at elements, which the tensors of a record may have any of #quick", function()
+    local a, b = moth.rand(2, 3), moth.rand(2, 3)
+    agrees(nn.BCELoss(), { a, b }, { { [1] = "n" }, { [1] = "n" } }, { moth.rand(5, 3), moth.rand(5, 3) })
+    agrees(function(x) return moth.where(x:gt(0.5), x, 0 / 0):isnan() end, { a }, { { [1] = "n" } },
+      { moth.rand(5, 3) })
+  end)
+
   it("says what a shape rule says, with the line, and what to do about sizes that depend on elements #quick", function()
     fails("export_spec.lua:%d+: %[add%] shapes %[2, 2%] and %[5%] cannot be broadcast", moth.export,
       function(x) return x + moth.ones(5) end, { moth.ones(2, 2) })

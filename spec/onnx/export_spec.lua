@@ -118,13 +118,32 @@ describe("moth.onnx.export", function()
     end, moth.randn(3, 3), path)
   end)
 
+  it("elements above a number of bytes go into a file beside it #quick", function()
+    local net, x = nn.Linear(64, 4):eval(), moth.randn(2, 64)
+    local function size(name)
+      local f = io.open(name, "rb")
+      local n = f and f:seek("end")
+      if f then f:close() end
+      return n
+    end
+    for most, beside in pairs { [100] = true, [2000] = false } do
+      os.remove(path .. ".data")
+      moth.onnx.export(net, x, path, { external_data = most, input_names = { "x" } })
+      assert.equal(beside, size(path .. ".data") ~= nil)
+      assert.equal(beside, size(path) < 1000)
+      assert.is_true(moth.allclose(net(x), moth.onnx.InferenceSession(path):run(nil, { x = x })[1]))
+    end
+    os.remove(path .. ".data")
+    fails("expected a boolean or a number of bytes", net, x, path, { external_data = "yes" })
+  end)
+
   it("ops without a rule are written as what they are made of; others are an error with op and line #M435", function()
     local m = written(function(x) return moth.mse_loss(x, x * 2) end, moth.randn(3), path)
     assert.truthy(m.ops:find("Mul"))
     fails("no rule for native_eigh.*export_spec.lua:%d+.*HINT", function(x) return moth.linalg.eigh(x) end,
       moth.eye(2), path)
     fails("writes to num_batches_tracked.*:eval%(%)", nn.BatchNorm1d(3), moth.randn(2, 3), path)
-    fails("opset_version: 17 to 20", nn.ReLU(), moth.randn(2), path, { opset_version = 11 })
+    fails("opset_version: 17 to 23", nn.ReLU(), moth.randn(2), path, { opset_version = 11 })
     fails("unknown option 'x'", nn.ReLU(), moth.randn(2), path, { x = 1 })
     fails("list of arguments", nn.ReLU(), 3, path)
     fails("No such file", nn.ReLU(), moth.randn(2), "/no/such/folder/x.onnx")

@@ -1,8 +1,8 @@
 -- Writes models, modules and functions as ONNX files, with inputs and moth's results; spec/parity/onnx_files.py has
--- onnxruntime compute them.   luajit spec/parity/onnx_files.lua FOLDER
+-- onnxruntime compute them.   luajit spec/parity/onnx_files.lua FOLDER [opset]
 local moth = require "moth"
 local nn, models = moth.nn, moth.models
-local folder = assert(arg[1], "a folder is expected")
+local folder, opset = assert(arg[1], "a folder is expected"), tonumber(arg[2] or 17)
 os.execute("mkdir -p '" .. folder .. "'")
 moth.manual_seed(1)
 local list = assert(io.open(folder .. "/list.txt", "w"))
@@ -14,16 +14,17 @@ end
 -- Index inputs and results count from 0 in the file.
 local function from_zero(t) return t:dtype() == moth.int64 and t - 1 or t end
 
-local function write(name, fn, args, dynamic, more)
+local function write(name, fn, args, dynamic, more, counts_from_1)
   if type(fn) == "table" then fn:eval() end
-  local ok, message = pcall(moth.onnx.export, fn, args, folder .. "/" .. name .. ".onnx", { dynamic_shapes = dynamic })
+  local ok, message = pcall(moth.onnx.export, fn, args, folder .. "/" .. name .. ".onnx",
+    { dynamic_shapes = dynamic, opset_version = opset })
   if not ok then
     list:write(name, " 0 ", (message:gsub("\n.*", "")), "\n")
     return
   end
   for run, given in ipairs { args, more } do
     local results = moth.tree.flatten { moth.no_grad(fn, unpack(given)) }
-    for i, t in ipairs(given) do put(from_zero(t), name, run, "in", i) end
+    for i, t in ipairs(given) do put(counts_from_1 and t or from_zero(t), name, run, "in", i) end
     for i, t in ipairs(results) do put(from_zero(t), name, run, "out", i) end
     list:write(("%s %d %d %d\n"):format(name, run, #given, #results))
   end
@@ -85,4 +86,9 @@ end
 write("in_place", nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(true), nn.Dropout(0.5)), { moth.randn(2, 4, 8, 8) }, batch,
   { moth.randn(1, 4, 8, 8) })
 write("several", several, { moth.randn(4, 4), moth.randn(4, 4) }, nil, { moth.randn(4, 4), moth.randn(4, 4) })
+for _, s in ipairs(dofile((arg[0]:gsub("[^/]*$", "")) .. "../onnx/module_samples.lua")()) do
+  local open = {}
+  for i = 1, #s.inputs do open[i] = { [1] = "batch" } end
+  write("module_" .. s.name, s.module, s.inputs, s.more and open, s.more, s.counts_from_1)
+end
 list:close()

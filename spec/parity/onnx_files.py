@@ -1,11 +1,11 @@
-"""Checks the files of spec/parity/onnx_files.lua and compares onnxruntime's results with moth's: onnx_files.py FOLDER"""
+"""Checks the files of spec/parity/onnx_files.lua and compares onnxruntime's results with moth's: onnx_files.py FOLDER OPSET"""
 import sys
 
 import numpy as np
 import onnx
 import onnxruntime
 
-folder = sys.argv[1]
+folder, opset = sys.argv[1:3]
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 3
 same = wrong = 0
@@ -32,6 +32,6 @@ for line in open(f"{folder}/list.txt"):
         same += 1
     else:
         wrong += 1
-        print(f"onnx: {name}, run {run}: {worst}")
-print(f"onnx: {same} runs agree with onnxruntime, {wrong} differ")
+        print(f"onnx opset {opset}: {name}, run {run}: {worst}")
+print(f"onnx opset {opset}: {same} runs agree with onnxruntime, {wrong} differ")
 sys.exit(wrong > 0)

@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "device/cuda.h"
 #include "dispatch/subclass.h"
+#include "graph/trace.h"
 #include "lua/moth_lua.h"
 
 static MothTensor *arg_tensor(lua_State *L, int idx) {
@@ -296,13 +297,17 @@ static int b_totable(lua_State *L) {
 }
 
 /* extremes(t) -> the least and the greatest element of a float tensor of the CPU; nothing for other tensors, empty
- * and fake ones, and where reading would have to wait. For checks of values: no mode, trace or graph sees it. */
+ * and fake ones, and where reading would have to wait, or calls are captured (export: its tensors may hold anything). For checks of
+ * values: no mode, trace or graph sees it. */
 static int b_extremes(lua_State *L) {
   static const char *const names[2] = {"amin", "amax"};
   MothTensor *t = arg_tensor(L, 1);
   MothThread *thread = moth_thread_state();
   if (t->device.type != MOTH_CPU || moth_tensor_is_fake(t) || !t->numel ||
       (t->keys | thread->include) & (MOTH_KEY_PENDING | MOTH_KEY_FAKE))
+    return 0;
+  MothRecorder *recorder = moth_recorder_open();
+  if (recorder && recorder->trace->capture)
     return 0;
   uint32_t exclude = thread->exclude;
   thread->exclude = ~(uint32_t)MOTH_KEYS_DATA;

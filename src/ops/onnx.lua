@@ -134,7 +134,8 @@ return {
     { epsilon = eps })]],
   group_norm = [[affine(Reshape(InstanceNormalization(Reshape(self, ints { 0, num_groups, -1 }), fill(1, { num_groups }),
     fill(0, { num_groups }), { epsilon = eps }), shape(out.shape)), weight, bias)]],
-  rms_norm = [[mul(Mul(self, Reciprocal(Sqrt(Add(ReduceMean(Mul(self, self), { axes = last(#normalized_shape),
+  rms_norm = [[opset >= 23 and RMSNormalization(self, weight or fill(1, normalized_shape),
+    { axis = -#normalized_shape, epsilon = eps or 1.1920929e-07 }) or mul(Mul(self, Reciprocal(Sqrt(Add(ReduceMean(Mul(self, self), { axes = last(#normalized_shape),
     keepdims = 1 }), eps or 1.1920929e-07)))), weight)]],
   -- shapes
   view = "reshape(self, out.shape)", reshape = "reshape(self, out.shape)",

@@ -49,20 +49,21 @@ end
 
 --- Writes a function, module or exported program as an ONNX file. args: a tensor, or a list of arguments. Options:
 -- input_names, output_names (lists), dynamic_axes ({ input = { [dimension] = name } }) or dynamic_shapes (as of
--- moth.export), opset_version (17 to 20), index_base (0: positions count from 0 in the file; 1: as in Lua),
--- external_data (true: the elements of tensors go into a file beside it, PATH.data; else only above 2 GB), dynamo and
--- verbose (taken, without effect).
+-- moth.export), opset_version (17 to 23), index_base (0: positions count from 0 in the file; 1: as in Lua),
+-- external_data (true: the elements of tensors go into a file beside it, PATH.data; a number: if they are more bytes;
+-- left out: above 2 GB), dynamo and verbose (taken, without effect).
 function M.export(model, args, path, o, ...)
   if select("#", ...) > 0 then check.fail("[onnx.export] takes a model, arguments, a path and options") end
   o = check.options("onnx.export", o, "input_names output_names dynamic_axes dynamic_shapes opset_version index_base \z
     external_data dynamo verbose")
-  if o.external_data ~= nil and type(o.external_data) ~= "boolean" then
-    check.fail("[onnx.export] external_data: expected a boolean, got %s", class.name(o.external_data))
+  if o.external_data ~= nil and type(o.external_data) ~= "boolean" and type(o.external_data) ~= "number" then
+    check.fail("[onnx.export] external_data: expected a boolean or a number of bytes, got %s",
+      class.name(o.external_data))
   end
   if type(path) ~= "string" then check.fail("[onnx.export] expected a path, got %s", class.name(path)) end
   local opset = o.opset_version or 17
-  if type(opset) ~= "number" or opset < 17 or opset > 20 or opset ~= math.floor(opset) then
-    check.fail("[onnx.export] opset_version: 17 to 20 can be written, got %s", tostring(opset))
+  if type(opset) ~= "number" or opset < 17 or opset > 23 or opset ~= math.floor(opset) then
+    check.fail("[onnx.export] opset_version: 17 to 23 can be written, got %s", tostring(opset))
   end
   if o.index_base ~= nil and o.index_base ~= 0 and o.index_base ~= 1 then
     check.fail("[onnx.export] index_base is 0 or 1, got %s", tostring(o.index_base))

@@ -154,7 +154,9 @@ end
 
 --- A model of a graph; metadata: { { key, value }, … }.
 function M.model(graph, opset, metadata)
-  local m = M.new():int(1, 8):string(2, "moth"):string(3, B.version_string):add(7, graph)
+  -- The version of the format that came with the opset: 17 is of 8.
+  local ir = opset < 19 and 8 or opset < 21 and 9 or opset < 23 and 10 or 11
+  local m = M.new():int(1, ir):string(2, "moth"):string(3, B.version_string):add(7, graph)
   m:add(8, M.new():string(1, ""):int(2, opset))
   for _, pair in ipairs(metadata or {}) do m:add(14, M.new():string(1, pair[1]):string(2, pair[2])) end
   return m

@@ -40,7 +40,7 @@ function M.environment(writer, node, values)
   local env = {}
   local outs = {}
   for i, meta in ipairs(node.metas) do outs[i] = { dtype = meta.dtype, shape = meta.shape, ndim = #meta.shape } end
-  env.out, env.outs = outs[1], outs
+  env.out, env.outs, env.opset = outs[1], outs, writer.opset
 
   local function constant(v, dtype) return writer:constant(v, dtype) end
   env.constant = constant
@@ -367,6 +367,9 @@ function M.environment(writer, node, values)
 
   function env.attention(q, k, v, mask, causal, scale, shared)
     local width = q.shape[q.ndim]
+    if writer.opset >= 23 and q.ndim == 4 then
+      return make("Attention", q, k, v, mask, { is_causal = causal and 1 or 0, scale = scale })
+    end
     scale = scale or 1 / math.sqrt(width)
     if shared then
       local groups = q.shape[q.ndim - 2] / k.shape[k.ndim - 2]

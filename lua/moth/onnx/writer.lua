@@ -585,7 +585,8 @@ function M.model(ep, o)
   end
   local bytes, data = 0, nil
   for _, pair in ipairs(self.initializers) do bytes = bytes + pair[2]:numel() * pair[2]:element_size() end
-  if o.external_data or o.external_data == nil and bytes > MOST then
+  local most = type(o.external_data) == "number" and math.min(o.external_data, MOST) or MOST
+  if o.external_data == true or o.external_data ~= false and bytes > most then
     data = messages.new()
     data.location = o.location
   end
