@@ -112,3 +112,49 @@ describe("GGUF's quantized blocks", function()
     assert.is_truthy(bytes:find("n\4\0\0\0\3", 1, true))
   end)
 end)
+
+describe("SentencePiece vocabularies of GGUF files", function()
+  local tokenizer = require("moth.models.gguf").tokenizer(moth.gguf.load("spec/llm/fixtures/pieces.gguf").metadata, "x",
+    "spec")
+  it("give the ids of the sentencepiece package, and the text back", function()
+    for i, case in ipairs(cjson.decode(content "spec/llm/fixtures/pieces.json")) do
+      local ids = tokenizer:encode(case[1])
+      assert.same(counted(case[2]), ids, i)
+      assert.equal(case[1], tokenizer:decode(ids))
+    end
+    assert.equal(2, tokenizer:encode("a", { add_special_tokens = true })[1])
+  end)
+  it("take any bytes, and a million equal letters", function()
+    local started = os.clock()
+    local ids = tokenizer:encode(("a"):rep(1e6))
+    assert.is_true(os.clock() - started < 2)
+    assert.equal(1e6, #tokenizer:decode(ids))
+    local bytes, x = {}, 1
+    for i = 1, 3000 do
+      x = x * 16807 % 2147483647
+      bytes[i] = string.char(x % 256)
+    end
+    local text = table.concat(bytes)
+    assert.is_true(tokenizer:decode(tokenizer:encode(text)) == text)
+  end)
+end)
+
+describe("language models with quantized weights", function()
+  for name, make in pairs {
+    GPT = function()
+      return moth.models.GPT { vocab_size = 64, n_layer = 1, n_head = 2, n_embd = 64, block_size = 32 }
+    end,
+    Llama = function()
+      return moth.models.Llama { vocab_size = 64, hidden_size = 64, intermediate_size = 64, num_hidden_layers = 1,
+        num_attention_heads = 2, tie_word_embeddings = true }
+    end } do
+    it("run over pages as they do by themselves: " .. name, function()
+      moth.manual_seed(3)
+      local model = moth.quantization.quantize_weights(make():eval(), { bits = 8 })
+      local s = moth.llm.Scheduler(model, { max_tokens = 64 })
+      local r = s:add { ids = { 3, 4, 5 }, max_tokens = 8, temperature = 0 }
+      while s:step() > 0 do end -- luacheck: ignore 542
+      assert.same(model:generate(moth.tensor({ { 3, 4, 5 } }, int), 8, { do_sample = false }):view(-1):totable(), r.ids)
+    end)
+  end
+end)

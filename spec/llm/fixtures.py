@@ -102,5 +102,31 @@ def blocks():
     writer.close()
 
 
+def pieces():  # a SentencePiece vocabulary with scores, and what the sentencepiece package gives
+    import sentencepiece
+    base = os.path.join(here, "fixtures", "pieces")
+    random, alphabet = numpy.random.default_rng(1), ["a", "b", " ", "  ", "the", "é", "\n", "漢", "🙂", "=", "local x", "\t", "7", "…"]
+    texts = ["".join(random.choice(alphabet, 40)) for _ in range(60)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([x.replace("\n", " ") for x in texts]), model_prefix=base, vocab_size=320, model_type="bpe",
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.98,
+        allow_whitespace_only_pieces=True, minloglevel=2)
+    sp = sentencepiece.SentencePieceProcessor(model_file=base + ".model")
+    writer, ids = gguf.GGUFWriter(base + ".gguf", "llama"), range(sp.vocab_size())
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([sp.id_to_piece(i) for i in ids])
+    writer.add_token_scores([sp.get_score(i) for i in ids])
+    writer.add_token_types([2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i) else 1 for i in ids])
+    writer.add_bos_token_id(1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    json.dump([[x, sp.encode(x)] for x in texts[:30] + ["", " ", "aaaaaaa", "naïve Straße"]],
+              open(base + ".json", "w"), ensure_ascii=False)
+    os.remove(base + ".model")
+    os.remove(base + ".vocab")
+
+
 blocks()
+pieces()
 shutil.rmtree(os.path.join(here, "fixtures", "__pycache__"), ignore_errors=True)

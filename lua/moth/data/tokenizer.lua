@@ -1,5 +1,5 @@
 --- Text as tokens: byte-pair encoding from a tokenizer.json, as Hugging Face's tokenizers write it (GPT-2, Llama …), or
--- from GPT-2's vocab.json and merges.txt.
+-- from GPT-2's vocab.json and merges.txt; WordPiece (BERT) and Unigram from a tokenizer.json.
 --
 --     local tok = data.Tokenizer("tokenizer.json")                     -- or the folder of a model
 --     local ids = tok:encode("Hello world")            -- a list; ids count from 1, those of the file from 0
@@ -14,6 +14,8 @@ local signature = require "moth.utils.signature"
 local unicode = require "moth.data.unicode"
 local words = require "moth.data.words"
 local Merges = require "moth.data.merges"
+local Pieces = require "moth.data.pieces"
+local steps = require "moth.data.tokenizer_steps"
 
 local Tokenizer = class("Tokenizer")
 
@@ -35,66 +37,6 @@ local function refuse(self, what, ...)
   check.fail("[data.Tokenizer] %s: %s", self.path, what:format(...))
 end
 
-local function split_by(self, split)
-  if self.split then refuse(self, "it cuts text into words twice, which is not supported") end
-  self.split = split
-end
-
-local function read_steps(self, step, kind)
-  if not step then return end
-  if step.type == "Sequence" then
-    for _, s in ipairs(step.pretokenizers or step.normalizers or step.decoders or {}) do read_steps(self, s, kind) end
-  elseif step.type == "ByteLevel" then
-    self.byte_level = true
-    if kind == "pre_tokenizer" then
-      self.prefix_space = step.add_prefix_space
-      if step.use_regex ~= false then split_by(self, "gpt2") end
-    end
-  elseif step.type == "Split" then
-    local text = step.pattern and (step.pattern.Regex or step.pattern.String)
-    if not text or step.behavior == "Removed" or not words.of(text) then
-      refuse(self, "its pattern is not known: %s", tostring(text))
-    end
-    split_by(self, text)
-  elseif step.type == "Prepend" then
-    self.prepend = step.prepend
-  elseif step.type == "Replace" and step.pattern and step.pattern.String then
-    self.replace = self.replace or {}
-    self.replace[#self.replace + 1] = { step.pattern.String, step.content }
-  elseif step.type == "Metaspace" then
-    local mark = step.replacement or "▁"
-    if mark ~= "▁" then refuse(self, "it marks spaces by '%s', which is not supported", mark) end
-    self.prepend = step.prepend_scheme ~= "never" and step.add_prefix_space ~= false and mark or nil
-    self.prepend_first, self.prepend_once = step.prepend_scheme == "first", true
-    self.replace = { { " ", mark } }
-    if step.split ~= false then split_by(self, "metaspace") end
-  elseif kind == "normalizer" and (step.type == "NFC" or step.type == "NFKC") then
-    return -- taken as done: text is mostly so
-  else
-    refuse(self, "its %s '%s' is not supported", kind, tostring(step.type))
-  end
-end
-
--- The special tokens that a TemplateProcessing step puts before and behind a text.
-local function read_template(self, step)
-  self.first, self.last = {}, {}
-  if not step then return end
-  if step.type == "Sequence" then
-    for _, s in ipairs(step.processors or {}) do
-      if s.type == "TemplateProcessing" then return read_template(self, s) end
-    end
-  end
-  local list = self.first
-  for _, item in ipairs(step.type == "TemplateProcessing" and step.single or {}) do
-    if item.Sequence then
-      list = self.last
-    elseif item.SpecialToken then
-      local token = (step.special_tokens or {})[item.SpecialToken.id]
-      for _, id in ipairs(token and token.ids or {}) do list[#list + 1] = id + 1 end
-    end
-  end
-end
-
 local function content_of(path)
   local f, why = io.open(path, "rb")
   local text = f and f:read("*a") -- nil of a folder
@@ -102,7 +44,7 @@ local function content_of(path)
   return text, why
 end
 
--- Merges are pairs, or texts of two tokens with a blank between.
+-- Merges are pairs, or texts of two tokens with a blank between; their ranks are their places, or their third element.
 local function read_merges(self, list)
   self.merges, self.pairs = Merges(), list
   for rank, merge in ipairs(list) do
@@ -114,7 +56,7 @@ local function read_merges(self, list)
     end
     local a, b, both = self.vocab[left], self.vocab[right], left and self.vocab[left .. (right or "")]
     if not (a and b and both) then refuse(self, "merge %d is of tokens that are not in its vocabulary", rank) end
-    self.merges:add(a, b, rank, both)
+    self.merges:add(a, b, type(merge) == "table" and merge[3] or rank, both)
   end
 end
 
@@ -167,26 +109,39 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   local json = type(o.path) == "table" and o.path or read_file(self, o.path, cjson)
   local function value(v) return v ~= cjson.null and v or nil end
   local model = value(json.model) or {}
-  if model.type and model.type ~= "BPE" or not model.vocab or not model.merges then
-    refuse(self, "its model is '%s'; BPE is supported", tostring(model.type))
+  local kind = model.type or model.merges and "BPE"
+  if not (kind == "BPE" and model.merges or kind == "WordPiece" or kind == "Unigram") or not model.vocab then
+    refuse(self, "its model is '%s'; BPE, WordPiece and Unigram are supported", tostring(model.type))
   end
+  self.kind = kind
   self.vocab, self.tokens = {}, {}
-  for token, id in each(model.vocab) do self.vocab[token], self.tokens[id + 1] = id + 1, token end
-  self.byte_fallback, self.unk_token = value(model.byte_fallback), value(model.unk_token)
-  self.ignore_merges, self.fuse_unk = value(model.ignore_merges), value(model.fuse_unk)
-  read_merges(self, model.merges)
+  if kind == "Unigram" then
+    Pieces.read_unigram(self, model, value)
+  else
+    for token, id in each(model.vocab) do self.vocab[token], self.tokens[id + 1] = id + 1, token end
+    self.byte_fallback, self.unk_token = value(model.byte_fallback), value(model.unk_token)
+  end
+  for _, name in ipairs { "dropout", "continuing_subword_prefix", "end_of_word_suffix" } do
+    local v = value(model[name])
+    if kind == "BPE" and v and v ~= "" and v ~= 0 then refuse(self, "its model's %s is not supported", name) end
+  end
+  if kind == "WordPiece" then
+    self.prefix, self.longest = model.continuing_subword_prefix or "##", model.max_input_chars_per_word or 100
+  elseif kind == "BPE" then
+    self.ignore_merges, self.fuse_unk = value(model.ignore_merges), value(model.fuse_unk)
+    read_merges(self, model.merges)
+  end
   self.special, self.added, self.is_added = {}, {}, {}
   for _, t in ipairs(value(json.added_tokens) or {}) do
     self.vocab[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
     self.added[#self.added + 1], self.is_added[t.id + 1] = t, true
+    if t.single_word then refuse(self, "its token '%s' is for whole words, which is not supported", t.content) end
     if t.special then self.special[t.id + 1] = true end
   end
   table.sort(self.added, function(x, y)
     return #x.content > #y.content or #x.content == #y.content and x.content < y.content
   end)
-  read_steps(self, value(json.normalizer), "normalizer")
-  read_steps(self, value(json.pre_tokenizer), "pre_tokenizer")
-  read_template(self, value(json.post_processor))
+  steps.read(self, json, value)
   self.size_of_vocab = 0
   for id in each(self.tokens) do self.size_of_vocab = math.max(self.size_of_vocab, id) end
   self.cache, self.cached, self.texts = {}, 0, {}
@@ -246,48 +201,55 @@ local function encode_word(self, out, at, p, n)
   if not ids then
     local count
     ids = {}
-    if self.ignore_merges then
+    if self.kind ~= "BPE" then
+      Pieces[self.kind](self, ids, word or ffi.string(p, n))
+    elseif self.ignore_merges then
       local parts = {}
       for k = 0, n - 1 do parts[k + 1] = self.byte_level and shown[p[k]] or string.char(p[k]) end
       ids[1] = self.vocab[table.concat(parts)]
     end
-    if not ids[1] then
+    if self.kind == "BPE" and not ids[1] then
       local s
       s, count = self.merges:run(symbols(self, p, n))
       for k = 1, count do ids[k] = s[k - 1] end
     end
+    if #ids == 1 then ids = ids[1] end -- most words: no table of them
     if word then
       if self.cached >= MOST then self.cache, self.cached = {}, 0 end
       self.cache[word], self.cached = ids, self.cached + 1
     end
   end
+  if type(ids) == "number" then
+    out[at + 1] = ids
+    return at + 1
+  end
   for k = 1, #ids do out[at + k] = ids[k] end
   return at + #ids
+end
+
+-- The ids of the words of n bytes at p, cut by the k-th way and those behind it; behind `at` others in out.
+local function encode_words(self, out, at, p, n, k)
+  local name = self.cuts[k]
+  if not name then return encode_word(self, out, at, p, n) end
+  local next_word, last, i = words.of(name), not self.cuts[k + 1], 0
+  while i < n do
+    local j, drop = next_word(p, i, n)
+    if drop then -- luacheck: ignore 542
+    elseif last then
+      at = encode_word(self, out, at, p + i, j - i)
+    else
+      at = encode_words(self, out, at, p + i, j - i, k + 1)
+    end
+    i = j
+  end
+  return at
 end
 
 -- Text without added tokens; first: nothing stands before it.
 local function encode_plain(self, out, text, first)
   if text == "" then return end
-  if self.prefix_space and not text:find "^%s" then text = " " .. text end
-  for _, r in ipairs(self.replace or {}) do
-    text = text:gsub(r[1]:gsub("%p", "%%%0"), (r[2]:gsub("%%", "%%%%")))
-  end
-  local prepend = self.prepend
-  if prepend and not (self.prepend_first and not first)
-    and not (self.prepend_once and text:sub(1, #prepend) == prepend) then
-    text = prepend .. text
-  end
-  local p, n, i, at = ffi.cast("const uint8_t *", text), #text, 0, #out
-  local next_word = self.split and words.of(self.split)
-  if not next_word then
-    encode_word(self, out, at, p, n)
-    return
-  end
-  while i < n do
-    local j = next_word(p, i, n)
-    at = encode_word(self, out, at, p + i, j - i)
-    i = j
-  end
+  for _, step in ipairs(self.normal) do text = steps.run[step[1]](text, step, first) end
+  encode_words(self, out, #out, ffi.cast("const uint8_t *", text), #text, 1)
 end
 
 -- The first added token in the text from `from` on: the token, where it begins and ends. places: where each was found
@@ -319,7 +281,7 @@ function(self, text, add_special_tokens)
     encode_plain(self, out, token and token.lstrip and plain:gsub("%s+$", "") or plain, from == 1)
     if not token then break end
     out[#out + 1] = self.vocab[token.content]
-    from = token.rstrip and text:find("%S", last + 1) or last + 1
+    from = token.rstrip and (text:find("%S", last + 1) or #text + 1) or last + 1
   end
   if add_special_tokens then
     for _, id in ipairs(self.last) do out[#out + 1] = id end
@@ -347,8 +309,11 @@ function Tokenizer:bytes(id)
     token = string.char(tonumber(byte, 16))
   elseif self.byte_level and not self.is_added[id] then
     token = token:gsub("[%z\1-\127\194-\244][\128-\191]*", bytes_of)
+  elseif self.kind == "WordPiece" then
+    token = token:sub(1, #self.prefix) == self.prefix and token:sub(#self.prefix + 1) or " " .. token
+    if self.tidy then token = token:gsub("^ ([.?!,])", "%1") end -- no blank before these
   elseif not self.byte_level then
-    for _, r in ipairs(self.replace or {}) do
+    for _, r in ipairs(self.back) do
       token = token:gsub(r[2]:gsub("%p", "%%%0"), (r[1]:gsub("%%", "%%%%")))
     end
   end
@@ -364,7 +329,11 @@ function(self, ids, skip)
   for _, id in ipairs(ids) do
     local text = self:bytes(id)
     if not (skip and self.special[id]) then
-      if self.prepend and n == 0 and not self.is_added[id] then text = text:gsub("^ ", "") end
+      if n == 0 and self.kind == "WordPiece" then
+        text = self.tokens[id]
+      elseif n == 0 and self.strip_first and not self.is_added[id] then
+        text = text:gsub("^ ", "")
+      end
       n = n + 1
       parts[n] = text
     end

@@ -44,7 +44,7 @@ local numbers =
   .. "71+9 423+9 103+20 1068+110 15554+9 2343+9 87+9 135+9 2+6 527+9 263+22 24154+9 1479+19 13+19 109+24 1110+49 "
   .. "2369+9 423+9 503+9 248+9 717+8 129+9 792+58 2+2 2+3 77+44 2+14 963+12 2788+9 "
 
--- Calls f with the first and the last of each range.
+--- Calls f with the first and the last of each range.
 local function ranges(text, f)
   local at = 0
   for skip, more in text:gmatch("(%d+)%+?(%d*) ") do
@@ -61,6 +61,26 @@ function M.each_number(f) ranges(numbers, f) end
 function M.is_space(c)
   return c >= 9 and c <= 13 or c == 32 or c == 0x85 or c == 0xa0 or c == 0x1680 or c >= 0x2000 and c <= 0x200a
     or c == 0x2028 or c == 0x2029 or c == 0x202f or c == 0x205f or c == 0x3000
+end
+
+M.ranges = ranges
+
+--- The code point at place i of n bytes at p (places from 0; -1: the byte is no part of UTF-8), and the place behind.
+function M.decode(p, i, n)
+  local b = p[i]
+  if b < 0x80 then return b, i + 1 end
+  local more = b < 0xc2 and 0 or b < 0xe0 and 1 or b < 0xf0 and 2 or b < 0xf5 and 3 or 0
+  if more == 0 or i + more >= n then return -1, i + 1 end
+  local c = b % 2 ^ (6 - more)
+  for k = 1, more do
+    local d = p[i + k]
+    if d < 0x80 or d > 0xbf then return -1, i + 1 end
+    c = c * 64 + d - 0x80
+  end
+  if c >= 0x110000 or more == 2 and (c < 0x800 or c >= 0xd800 and c < 0xe000) or more == 3 and c < 0x10000 then
+    return -1, i + 1
+  end
+  return c, i + 1 + more
 end
 
 --- A code point as UTF-8.

@@ -2,6 +2,7 @@
 -- at p that give the end of the word that begins at i (positions from 0, the end not included). A byte that is no part
 -- of UTF-8 counts as a character that is neither letter, number nor space.
 local ffi = require "ffi"
+local forms = require "moth.data.forms"
 local unicode = require "moth.data.unicode"
 
 local M = {}
@@ -20,22 +21,14 @@ local function classes()
   return t
 end
 
+local decode = unicode.decode
+
 -- The class of the character at i, and where the next one begins.
 local function at(p, i, n)
   local b = p[i]
   if b < 0x80 then return class[b], i + 1 end
-  local more = b < 0xc2 and 0 or b < 0xe0 and 1 or b < 0xf0 and 2 or b < 0xf5 and 3 or 0
-  if more == 0 or i + more >= n then return OTHER, i + 1 end
-  local c = b % 2 ^ (6 - more)
-  for k = 1, more do
-    local d = p[i + k]
-    if d < 0x80 or d > 0xbf then return OTHER, i + 1 end
-    c = c * 64 + d - 0x80
-  end
-  if c >= POINTS or more == 2 and (c < 0x800 or c >= 0xd800 and c < 0xe000) or more == 3 and c < 0x10000 then
-    return OTHER, i + 1
-  end
-  return class[c], i + 1 + more
+  local c, after = decode(p, i, n)
+  return c < 0 and OTHER or class[c], after
 end
 
 -- The end of the characters of one class from i on.
@@ -91,7 +84,7 @@ end
 
 -- (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
 -- \s+(?!\S)|\s+
-local function cl100k(p, i, n, digits)
+local function cl100k(p, i, n, most)
   local b = p[i]
   if b == 39 then
     local j = contraction(p, i, n, true)
@@ -100,7 +93,7 @@ local function cl100k(p, i, n, digits)
   local kind, j = at(p, i, n)
   if kind == LETTER then return run(p, j, n, LETTER) end
   if kind == NUMBER then
-    for _ = 2, digits do
+    for _ = 2, most do
       if j >= n then break end
       local k, after = at(p, j, n)
       if k ~= NUMBER then break end
@@ -136,18 +129,86 @@ local function metaspace(p, i, n)
   return j + 2 < n and j or n
 end
 
-local known = { gpt2 = gpt2, metaspace = metaspace }
+-- Each digit by itself; or runs of digits.
+local function each_digit(p, i, n)
+  local kind, j = at(p, i, n)
+  if kind == NUMBER then return j end
+  while j < n do
+    local k, after = at(p, j, n)
+    if k == NUMBER then break end
+    j = after
+  end
+  return j
+end
+local function digits(p, i, n)
+  local kind, j = at(p, i, n)
+  if kind == NUMBER then return run(p, j, n, NUMBER) end
+  return each_digit(p, i, n)
+end
 
---- "gpt2", "metaspace", or the words of a Split step with this regular expression; nil: none that is known.
+local function is_punctuation(p, i, n)
+  local b = p[i]
+  if b < 0x80 then return b > 32 and b < 127 and class[b] == OTHER end
+  return forms.is("punctuation", (decode(p, i, n)))
+end
+
+-- BertPreTokenizer: spaces go away, punctuation is one by one. true: the part is left out.
+local function bert(p, i, n)
+  local kind, j = at(p, i, n)
+  if kind == SPACE then return run(p, j, n, SPACE), true end
+  if is_punctuation(p, i, n) then return j end
+  while j < n do
+    local k, after = at(p, j, n)
+    if k == SPACE or is_punctuation(p, j, n) then break end
+    j = after
+  end
+  return j
+end
+
+-- WhitespaceSplit: what stands between spaces.
+local function between(p, i, n)
+  local kind, j = at(p, i, n)
+  if kind == SPACE then return run(p, j, n, SPACE), true end
+  while j < n do
+    local k, after = at(p, j, n)
+    if k == SPACE then break end
+    j = after
+  end
+  return j
+end
+
+M.is_space = unicode.is_space
+
+local known = { gpt2 = gpt2, metaspace = metaspace, digits = digits, each_digit = each_digit, bert = bert,
+  between = between }
+
+-- The regular expressions, each letter as it stands in files, with "%d" for the most digits of a number.
+local TAIL = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+local HEADS = { "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)", "(?i:'(?:[sdmt]|ll|ve|re))" }
+local GPT2 = { "'s|'t|'re|'ve|'m|'ll|'d", "'(?:[sdmt]|ll|ve|re)" }
+
+local function find(text)
+  text = text:gsub("([?+*])%+", "%1"):gsub("|\\s%*%[\\r\\n%]|", "|\\s*[\\r\\n]+|") -- possessive or not: the same words
+  for _, head in ipairs(GPT2) do
+    if text == head .. "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+      or text == head .. "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)" then return gpt2 end
+  end
+  for _, head in ipairs(HEADS) do
+    local before = head .. "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+    if text:sub(1, #before) == before and text:sub(-#TAIL) == TAIL then
+      local number = text:sub(#before + 1, -#TAIL - 1)
+      local most = number == "\\p{N}" and 1 or number == "\\p{N}+" and math.huge
+        or tonumber(number:match "^\\p{N}{1,(%d)}$")
+      if most then return function(p, i, n) return cl100k(p, i, n, most) end end
+    end
+  end
+end
+
+--- What cuts text: "gpt2", "metaspace", "digits" and the like, or a Split step's regular expression; nil: none that is
+-- known.
 function M.of(text)
   class = class or classes()
-  if known[text] then return known[text] end
-  if text:find("[^\\r\\n\\p{L}\\p{N}]?\\p{L}+", 1, true) then
-    local digits = tonumber(text:match("\\p{N}{1,(%d)}")) or 1
-    known[text] = function(p, i, n) return cl100k(p, i, n, digits) end
-  elseif text:find(" ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+", 1, true) then
-    known[text] = gpt2
-  end
+  known[text] = known[text] or find(text)
   return known[text]
 end
 

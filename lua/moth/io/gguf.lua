@@ -100,11 +100,12 @@ local writers = {
   float64 = function(v) return bytes_of("double", v) end,
 }
 
--- A list is of one kind, that which holds all its elements.
+-- A list is of one kind, that which holds all its elements; whole numbers are int32 where they fit, as llama.cpp's.
 local function array(list, key)
-  local kind
+  local kind, least = nil, 0
   for _, v in ipairs(list) do
     local own = kind_of(v, key)
+    if own == "uint32" and v < 2 ^ 31 then own = "int32" end
     if own == "array" then check.fail("[gguf.save] metadata %s: a list of lists cannot be saved", key) end
     local number = type(v) == "number"
     if kind and kind ~= own and not (number and kind ~= "string" and kind ~= "bool") then
@@ -113,10 +114,12 @@ local function array(list, key)
     if kind == nil or kind == own then
       kind = own
     else
-      kind = (kind == "uint32" or kind == "int32") and (own == "uint32" or own == "int32") and "int32" or "float32"
+      kind = (kind == "uint32" or kind == "int32") and (own == "uint32" or own == "int32") and "uint32" or "float32"
     end
+    least = number and math.min(least, v) or least
   end
-  kind = kind or "uint32"
+  if kind == "uint32" and least < 0 then kind = "float64" end
+  kind = kind or "int32"
   local parts = { u32(kinds[kind]), u64(#list) }
   for i, v in ipairs(list) do parts[i + 2] = writers[kind](v) end
   return table.concat(parts)

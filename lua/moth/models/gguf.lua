@@ -154,6 +154,11 @@ local function merges_of(tokens, scores)
     end
   end
   table.sort(list, function(a, b) return a[3] > b[3] or a[3] == b[3] and a[4] < b[4] end)
+  local rank, last = 0, nil -- equal scores, equal ranks: the leftmost goes first
+  for _, merge in ipairs(list) do
+    if merge[3] ~= last then rank, last = rank + 1, merge[3] end
+    merge[3], merge[4] = rank, nil
+  end
   return list
 end
 
@@ -181,12 +186,16 @@ local function tokenizer_of(metadata, path, where)
     if of "pre" == nil or of "pre" == "gpt-2" or of "pre" == "default" then
       byte_level.use_regex = nil
       out.pre_tokenizer = byte_level
+    elseif of "pre" == "smollm" or of "pre" == "starcoder" then
+      byte_level.use_regex = nil
+      out.pre_tokenizer = { type = "Sequence", pretokenizers = { { type = "Digits", individual_digits = true },
+        byte_level } }
     elseif digits[of "pre"] then
       local split = { type = "Split", pattern = { Regex = LLAMA3:gsub("%%d", digits[of "pre"]) } }
       out.pre_tokenizer = { type = "Sequence", pretokenizers = { split, byte_level } }
     else
-      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe and qwen2",
-        where, path, tostring(of "pre"))
+      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe, "
+        .. "qwen2 and smollm", where, path, tostring(of "pre"))
     end
   elseif kind == "llama" then
     out.model.merges, out.model.byte_fallback, out.model.fuse_unk = merges_of(tokens, of "scores" or {}), true, true
@@ -205,6 +214,25 @@ local function tokenizer_of(metadata, path, where)
   return moth.data.Tokenizer(out)
 end
 
+M.tokenizer = tokenizer_of
+
+-- Files of float16 keep norms and biases as float32: brought to the dtype of all matrices, or all to float32.
+local function one_dtype(tensors)
+  local wide, dtype, mixed = nil, nil, false
+  for name, t in each(tensors) do
+    if t:dim() > 1 and not name:find "^position" then
+      mixed = mixed or dtype ~= nil and dtype ~= t:dtype()
+      dtype = t:dtype()
+    end
+    wide = wide or t:dtype() ~= dtype
+  end
+  if not wide and not mixed then return end
+  if mixed then dtype = moth.float32 end
+  for name, t in each(tensors) do
+    if t:dtype() ~= dtype and name ~= "rope_freqs.weight" then tensors[name] = t:to(dtype) end
+  end
+end
+
 --- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }.
 function M.load(path, where)
   local file = moth.gguf.load(path)
@@ -214,6 +242,7 @@ function M.load(path, where)
       .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
   end
   local names, make = kinds[kind][1], kinds[kind][2]
+  one_dtype(file.tensors)
   local model = moth.fake_mode(make, file, reader(file.metadata, path, where), where, path)
   local own = {}
   for name, t in each(file.tensors) do
@@ -305,7 +334,14 @@ local function tokenizer_metadata(out, tokenizer)
   end
   out["tokenizer.ggml.model"], out["tokenizer.ggml.tokens"], out["tokenizer.ggml.token_type"] = "gpt2", tokens, types
   local pre = "gpt-2"
-  if tokenizer.split ~= "gpt2" then pre = tokenizer.split:find("{1,3}", 1, true) and "llama-bpe" or "qwen2" end
+  local cuts = tokenizer.cuts
+  if #cuts == 2 and cuts[1] == "each_digit" and cuts[2] == "gpt2" then
+    pre = "smollm"
+  elseif #cuts ~= 1 then
+    check.fail("[models.save_gguf] llama.cpp does not know how this tokenizer cuts words")
+  elseif cuts[1] ~= "gpt2" then
+    pre = cuts[1]:find("{1,3}", 1, true) and "llama-bpe" or "qwen2"
+  end
   out["tokenizer.ggml.pre"] = pre
   out["tokenizer.ggml.merges"] = tokenizer:merge_list()
   if tokenizer.first[1] then

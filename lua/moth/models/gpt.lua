@@ -110,15 +110,14 @@ end
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
 function GPT:cache_sizes()
   local c = self.config
-  return { layers = c.n_layer, heads = c.n_head, dim = c.n_embd / c.n_head }, self.wte.weight
+  return { layers = c.n_layer, heads = c.n_head, dim = c.n_embd / c.n_head }, self.ln_f.weight
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
 function GPT:step(pages, rows)
   local x, at = self.wte(pages.tokens) + self.wpe(pages.positions), { pages = pages }
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
-  x = generate.rows(x, rows)
-  return moth.linear(self.ln_f(x), self.wte.weight)
+  return self.wte:as_linear(self.ln_f(generate.rows(x, rows)))
 end
 
 --- idx (B, T) tokens from 1; targets (B, T) likewise, optional.

@@ -227,7 +227,7 @@ end
 function Llama:cache_sizes()
   local c = self.config
   local sizes = { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }
-  return sizes, self.model.embed_tokens.weight
+  return sizes, self.model.norm.weight
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.

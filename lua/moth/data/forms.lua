@@ -1,0 +1,152 @@
+--- Texts in Unicode's normal forms NFD and NFC, in lower case, without accents: what tokenizers do to a text first. A
+-- byte that is no part of UTF-8 stays as it is.
+local ffi = require "ffi"
+local unicode = require "moth.data.unicode"
+
+local M = {}
+
+local parts, pairs_of, classes, lower -- made when first used
+local sets = {}
+
+local function load()
+  if parts then return end
+  local data = require "moth.data.forms_data"
+  parts, pairs_of, classes, lower = {}, {}, {}, {}
+  local at = 0
+  for skip, mark, list in data.decompositions:gmatch "(%d+)([=-])([%d,]+)" do
+    at = at + tonumber(skip)
+    local a, b = list:match "^(%d+),?(%d*)"
+    parts[at] = { tonumber(a), tonumber(b) }
+    if mark == "=" then
+      local first = tonumber(a)
+      pairs_of[first] = pairs_of[first] or {}
+      pairs_of[first][tonumber(b)] = at
+    end
+  end
+  for name, t in pairs { classes = classes, lower = lower } do
+    at = 0
+    for skip, v in data[name]:gmatch "(%d+)=(-?%d+)" do
+      at = at + tonumber(skip)
+      t[at] = tonumber(v)
+    end
+  end
+end
+
+--- Whether a code point is of a set: "marks" (that do not stand alone), "punctuation", "control".
+function M.is(set, c)
+  local t = sets[set]
+  if not t then
+    t = {}
+    unicode.ranges(require("moth.data.forms_data")[set], function(first, last)
+      if last - first < 4096 then
+        for k = first, last do t[k] = true end
+      end
+    end)
+    sets[set] = t
+  end
+  return t[c] == true
+end
+
+-- Code points of a text, a byte b that is none as -b.
+local function points(text)
+  local p, n, i, out, count = ffi.cast("const uint8_t *", text), #text, 0, {}, 0
+  while i < n do
+    local c, after = unicode.decode(p, i, n)
+    count = count + 1
+    out[count] = c >= 0 and c or -p[i]
+    i = after
+  end
+  return out
+end
+M.points = points
+
+--- The text of code points.
+function M.text(list)
+  local out = {}
+  for k, c in ipairs(list) do out[k] = c < 0 and string.char(-c) or unicode.char(c) end
+  return table.concat(out)
+end
+
+local S, L, V, T = 0xac00, 0x1100, 0x1161, 0x11a7 -- Hangul's syllables are made of three letters by a formula
+
+local function decompose(c, out)
+  local d = parts[c]
+  if d then
+    decompose(d[1], out)
+    if d[2] then decompose(d[2], out) end
+  elseif c >= S and c < S + 11172 then
+    local k = c - S
+    out[#out + 1], out[#out + 2] = L + math.floor(k / 588), V + math.floor(k % 588 / 28)
+    if k % 28 > 0 then out[#out + 1] = T + k % 28 end
+  else
+    out[#out + 1] = c
+  end
+end
+
+-- Marks behind one letter in the order of their classes.
+local function order(list)
+  for i = 2, #list do
+    local c, k = list[i], i
+    local class = classes[c]
+    while class and k > 1 and (classes[list[k - 1]] or 0) > class do
+      list[k], k = list[k - 1], k - 1
+    end
+    list[k] = c
+  end
+end
+
+local function decomposed(text)
+  load()
+  local out = {}
+  for _, c in ipairs(points(text)) do decompose(c, out) end
+  order(out)
+  return out
+end
+
+local function composed(a, b)
+  if a >= L and a < L + 19 and b >= V and b < V + 21 then return S + ((a - L) * 21 + b - V) * 28 end
+  if a >= S and a < S + 11172 and (a - S) % 28 == 0 and b > T and b < T + 28 then return a + b - T end
+  return pairs_of[a] and pairs_of[a][b]
+end
+
+local function compose(list)
+  local out, start, last = {}, nil, 0 -- start: the place of the letter that takes marks; last: the class before
+  for _, c in ipairs(list) do
+    local class = classes[c] or 0
+    local both = start and (last < class or last == 0 and start == #out) and composed(out[start], c)
+    if both then
+      out[start] = both
+    else
+      out[#out + 1] = c
+      if class == 0 then start = #out end
+      last = class
+    end
+  end
+  return out
+end
+
+--- Letters and marks apart; together.
+function M.nfd(text) return text:find "[\194-\244]" and M.text(decomposed(text)) or text end
+function M.nfc(text)
+  return text:find "[\204-\244]" and M.text(compose(decomposed(text))) or text -- nothing is composed below U+0300
+end
+
+--- Without marks (letters and their marks that are one character stay: nfd comes first).
+function M.strip_accents(text)
+  if not text:find "[\204-\244]" then return text end
+  local out = {}
+  for _, c in ipairs(points(text)) do
+    if not M.is("marks", c) then out[#out + 1] = c end
+  end
+  return M.text(out)
+end
+
+function M.lower(text)
+  if not text:find "[\195-\244]" then return text:lower() end
+  load()
+  local list = points(text)
+  for k, c in ipairs(list) do list[k] = c + (lower[c] or 0) end
+  return (M.text(list):gsub("\196\176", "i\204\135")) -- U+0130 becomes two
+end
+
+return M
