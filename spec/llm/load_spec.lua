@@ -55,6 +55,7 @@ describe("language models", function()
       assert.equal(want.text, said(again, other, want.prompt, greedy))
       assert.same(model.config.eos, info.eos)
       moth.models.save_gguf(model, path, { type = "F16" })
+      assert.equal(moth.bfloat16, moth.models.load(path, { dtype = "bfloat16" }):parameters()[1]:dtype())
       again = moth.models.load(path) -- norms are float32 in the file
       assert.equal(24, #again:generate(moth.tensor({ ids_of(want) }, { dtype = moth.int64 }), 24 - #want.ids):view(-1))
       again, other = moth.models.load(path, { dtype = moth.float32 })

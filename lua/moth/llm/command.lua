@@ -5,7 +5,8 @@ local M = {}
 
 M.usage = [[
 usage: moth generate [options] MODEL [PROMPT]     writes what the model writes behind PROMPT (or standard input)
-       moth chat [options] MODEL                  answers each line; /clear begins again, /quit or the end of input ends
+       moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer, /quit or
+                                                  the end of input ends
 MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
   --max-tokens N        of an answer, 128 (chat: 512)
   --temperature X       1 (chat: 0.8); 0: always the most probable token
@@ -13,7 +14,7 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --stop TEXT           ends an answer; several times
   --threads N, --device NAME, --dtype NAME
   --system TEXT         chat: what the model is told first
-  --template NAME       chat: chatml, llama-3 or gpt-2; left out: that of the model's folder
+  --template NAME       chat: chatml, gemma, gpt-2, llama-3 or phi-3; left out: that of the model's folder
 ]]
 
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
@@ -88,8 +89,12 @@ local function chat(model, tokenizer, info, o)
     if not line or line == "/quit" then break end
     if line == "/clear" then
       talk = begin()
+    elseif line:find "^/%l+$" then
+      io.stderr:write("there is no command ", line, "; there are /clear and /quit\n")
     elseif line:find "%S" then
-      write(talk:say(line))
+      local ok, why = pcall(function() write(talk:say(line)) end)
+      if not ok and not tostring(why):find "interrupted" then error(why, 0) end
+      if not ok then io.write "\n" end
     end
   end
   if terminal then io.write "\n" end

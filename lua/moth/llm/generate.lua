@@ -47,6 +47,7 @@ local function pieces_of(where, scheduler, request, text, done)
     if reason == "error" then check.fail("[%s] the model's logits have a NaN or an infinity", where) end
   end
   local entry, all = scheduler:add(request), {}
+  entry.said = all
   return function()
     while true do
       while pieces[1] do
@@ -92,7 +93,7 @@ M.Chat = Chat
 --     local chat = moth.llm.Chat(model, tokenizer, { system = "Be brief.", template = info.chat_template })
 --     for piece in chat:say "Hello" do io.write(piece) end
 --
--- template: the name of a chat template ("chatml", "llama-3", "gpt-2"), the text of one that is known, or a function
+-- template: the name of a chat template (llm.template.names), the text of one that is known, or a function
 -- (messages) -> text, stop strings; left out: "gpt-2". Other options are those of moth.generate.
 Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string system?, any template?, " ..
   options:sub(4) .. ")", function(self, o)
@@ -108,13 +109,17 @@ end)
 --- What the model answers to a text, piece by piece. Where a conversation has become too long for the model, what was
 -- said first is left out.
 Chat.say = signature.method("llm.Chat:say(string text)", function(self, text)
-  local o, messages = self.options, self.messages
+  local o, messages, running = self.options, self.messages, self.running
+  if running and not running.reason then -- a loop that was left: what was said of it stays
+    self.scheduler:cancel(running)
+    messages[#messages + 1], self.running = { role = "assistant", content = table.concat(running.said) }, nil
+  end
   messages[#messages + 1] = { role = "user", content = text }
   local most, ids, stops = self.model.max_length, nil, nil
   local function fits()
     local prompt
     prompt, stops = self.template(messages)
-    ids = self.tokenizer:encode(prompt, not prompt:find "^<|")
+    ids = self.tokenizer:encode(prompt, prompt:sub(1, 1) ~= "<")
     return #ids + math.min(o.max_tokens, most / 2) <= most
   end
   while not fits() do
@@ -131,7 +136,6 @@ Chat.say = signature.method("llm.Chat:say(string text)", function(self, text)
   request.max_tokens = math.min(o.max_tokens, most - #ids)
   local function answered(answer) messages[#messages + 1] = { role = "assistant", content = answer } end
   local next_piece, entry = pieces_of("llm.Chat:say", self.scheduler, request, Text(self.tokenizer, all), answered)
-  if self.running and not self.running.reason then self.scheduler:cancel(self.running) end -- a loop that was left
   self.running = entry
   return next_piece
 end)

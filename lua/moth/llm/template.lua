@@ -17,6 +17,25 @@ M.known = {
     for i, m in ipairs(messages) do out[i] = ("<|im_start|>%s\n%s<|im_end|>\n"):format(m.role, m.content) end
     return table.concat(out) .. "<|im_start|>assistant\n", { "<|im_end|>" }
   end,
+  --- Gemma: what the system says stands before the first message.
+  gemma = function(messages)
+    local out, before = { "<bos>" }, ""
+    for _, m in ipairs(messages) do
+      if m.role == "system" then
+        before = m.content .. "\n\n"
+      else
+        local role = m.role == "assistant" and "model" or m.role
+        out[#out + 1] = ("<start_of_turn>%s\n%s<end_of_turn>\n"):format(role, before .. trim(m.content))
+        before = ""
+      end
+    end
+    return table.concat(out) .. "<start_of_turn>model\n", { "<end_of_turn>" }
+  end,
+  ["phi-3"] = function(messages)
+    local out = {}
+    for i, m in ipairs(messages) do out[i] = ("<|%s|>\n%s<|end|>\n"):format(m.role, m.content) end
+    return table.concat(out) .. "<|assistant|>\n", { "<|end|>" }
+  end,
   --- Llama 3 Instruct, without its line of dates and tools.
   ["llama-3"] = function(messages)
     local out = { "<|begin_of_text|>" }
@@ -36,7 +55,22 @@ M.known = {
   end,
 }
 
-local marks = { { "<|im_start|>", "chatml" }, { "<|start_header_id|>", "llama-3" } }
+M.names = "chatml, gemma, gpt-2, llama-3 and phi-3"
+
+local marks = { { "<|im_start|>", "chatml" }, { "<|start_header_id|>", "llama-3" }, { "<start_of_turn>", "gemma" },
+  { "<|end|>", "phi-3" } }
+
+-- Chatml with what a template says where there is no system message (Qwen 2.5, SmolLM 2).
+local function with_default(make, template)
+  local default = template:match "<|im_start|>system\\n([^'\"{}<]+)<|im_end|>"
+  if not default then return make end
+  return function(messages)
+    if messages[1] and messages[1].role ~= "system" then
+      messages = { { role = "system", content = default:gsub("\\n", "\n") .. "" }, unpack(messages) }
+    end
+    return make(messages)
+  end
+end
 
 --- The template's function: of a name, a function (itself), or the text of tokenizer_config.json's chat_template (nil:
 -- there is none, which is what GPT-2 has).
@@ -48,10 +82,13 @@ M.of = signature("llm.template.of(any template?, string where='llm.template.of')
   end
   if M.known[what] then return M.known[what] end
   for _, mark in ipairs(marks) do
-    if what:find(mark[1], 1, true) then return M.known[mark[2]] end
+    if what:find(mark[1], 1, true) then
+      return mark[2] == "chatml" and with_default(M.known.chatml, what) or M.known[mark[2]]
+    end
   end
-  check.fail("[%s] the chat template is not known (%s …); there are chatml, llama-3 and gpt-2\nHINT: give "
-    .. "template = function(messages) return text, stop_strings end", where, what:sub(1, 40):gsub("%s+", " "))
+  check.fail("[%s] the chat template is not known (%s …); there are %s\nHINT: name the nearest, or give "
+    .. "template = function(messages) return text, stop_strings end", where, (what:sub(1, 40):gsub("%s+", " ")),
+    M.names)
 end)
 
 return M

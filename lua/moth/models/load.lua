@@ -77,7 +77,7 @@ return signature("models.load(path path, *, dtype dtype?, device device?)", func
     model, tokenizer, info = of_folder(path)
   end
   for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end
-  if dtype then model:to(dtype) end
+  if dtype then model:to { dtype = dtype } end
   if device then model:to(device) end
   model.config.eos = info.eos
   return model:eval(), tokenizer, info
