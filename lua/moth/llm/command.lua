@@ -5,8 +5,8 @@ local M = {}
 
 M.usage = [[
 usage: moth generate [options] MODEL [PROMPT]     writes what the model writes behind PROMPT (or standard input)
-       moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer, /quit or
-                                                  the end of input ends
+       moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer,
+                                                  /quit or the end of input ends the chat
 MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
   --max-tokens N        of an answer, 128 (chat: 512)
   --temperature X       1 (chat: 0.8); 0: always the most probable token
