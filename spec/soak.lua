@@ -1,5 +1,5 @@
--- Training that goes on for long: shuffled batches, dropout, Adam, a scheduler, a checkpoint written and read back now
--- and then. After the steps that LuaJIT needs until its traces are made, what the process holds must stay: memory
+-- Training and serving that go on for long. Training: shuffled batches, dropout, Adam, a scheduler, a checkpoint written
+-- and read back now and then. After the steps that LuaJIT needs until its traces are made, what the process holds must stay: memory
 -- within 1 MB, descriptors and threads exactly. By itself (`make soak`), in a heap without the cases of other specs.
 -- MOTH_SOAK: how many steps more.
 local moth = require "moth"
@@ -65,4 +65,45 @@ describe("a long training", function()
       assert.equals(early.threads, late.threads)
     end)
   end
+end)
+
+-- A server that answers for long: requests in pieces of 32 on one connection.
+describe("a long service #M428", function()
+  it("holds no more at its end than at its beginning", function()
+    if not require("moth.serve.front").available() then return pending "needs lua-http" end
+    local path = os.tmpname()
+    moth.export.save(moth.export(nn.Linear(4, 3):eval(), { moth.randn(2, 4) },
+      { dynamic_shapes = { { [1] = moth.Dim("batch", { max = 64 }) } } }), path)
+    local server = moth.serve.spawn { models = { net = path }, port = 0 }
+    finally(function()
+      server:stop()
+      os.remove(path)
+    end)
+    local name = require("cjson").decode(server:get("/v2/models/net").body).inputs[1].name
+    local pipe = io.popen("pgrep -P " .. server.pid)
+    local engine = pipe:read "*l"
+    pipe:close()
+    local function resident(pid)
+      for line in io.lines("/proc/" .. pid .. "/status") do
+        local n = line:match "^RssAnon:%s*(%d+)"
+        if n then return tonumber(n) end
+      end
+    end
+    local client = server:connect()
+    local request = client.format("POST", "/v2/models/net/infer",
+      ('{"inputs":[{"name":%q,"shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'):format(name))
+    local many = request:rep(32)
+    local function ask(n)
+      for _ = 1, n, 32 do
+        client:send(many)
+        for _ = 1, 32 do assert.equal(200, client:receive().status) end
+      end
+    end
+    local steps = STEPS - WARM
+    ask(math.min(WARM, steps))
+    local front, own = resident(server.pid), resident(engine)
+    ask(steps)
+    assert.is_true(resident(server.pid) < front + 8192, resident(server.pid) .. " KB after " .. front)
+    assert.is_true(resident(engine) < own + 1024, resident(engine) .. " KB after " .. own)
+  end)
 end)

@@ -29,6 +29,12 @@ MothStatus moth_interrupted(void) {
   return moth_fail(MOTH_ERR_INTERRUPTED, "interrupted");
 }
 
+void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
+  (void)grain;
+  if (n > 0)
+    fn(ctx, 0, n);
+}
+
 bool moth_dtype_is_float(MothDType d) {
   return d == MOTH_FLOAT32 || d == MOTH_FLOAT64 || d == MOTH_FLOAT16 || d == MOTH_BFLOAT16;
 }
