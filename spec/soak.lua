@@ -1,7 +1,7 @@
--- Training and serving that go on for long. Training: shuffled batches, dropout, Adam, a scheduler, a checkpoint that is
--- written and read back now and then. After the steps that LuaJIT needs until its traces are made, what the process holds
--- must stay: memory within 1 MB, descriptors and threads exactly. By itself (`make soak`), in a heap without the cases of
--- other specs.
+-- Training and serving that go on for long. Training: shuffled batches, dropout, Adam, a scheduler, a checkpoint that
+-- is written and read back now and then. After the steps that LuaJIT needs until its traces are made, what the process
+-- holds must stay: memory within 1 MB, descriptors and threads exactly. By itself (`make soak`), in a heap without the
+-- cases of other specs.
 -- MOTH_SOAK: how many steps more.
 local moth = require "moth"
 local lfs = require "lfs"
