@@ -58,6 +58,10 @@ local BODY = '{"inputs":[{"name":"x1","shape":[1,4],"datatype":"FP32","data":[1,
     assert.equal(200, status)
     assert.matches("\r\ncontent%-type: application/json\r\n", text)
     assert.matches('"data":[2,4,6,8]', text, 1, true)
+    local asked = ("--expect100-timeout 60 -H 'Expect: 100-continue' -d @%s URL/v2/models/net/infer"):format(body)
+    status, text = curl(asked .. " --next --silent --include --max-time 10 " .. asked) -- twice on one connection
+    assert.equal(100, status)
+    assert.equal(2, select(2, text:gsub('"data":%[2,4,6,8%]', "")), text)
     assert.equal(401, (curl("URL/v1/models", lm)))
     assert.equal(200, (curl("-H 'Authorization: Bearer a-long-word' URL/v1/models", lm)))
     assert.equal(200, (curl("URL/v2/health/ready", lm)))

@@ -171,8 +171,6 @@ end
 
 local WRITE = 30 -- seconds in which a client must take what is written
 
-local plain_done -- of lua-http's connections
-
 -- lua-http sends a head by itself; held, it leaves with the first piece of the body, in one call of the system.
 local function held_done(connection)
   local ok, message, number = connection.socket:xwrite("\r\n", "f", 0)
@@ -209,9 +207,10 @@ local function head(self, status, fields, close, length)
   end
   if length then h:upsert("content-length", ("%d"):format(length)) end
   self.status = status
-  plain_done = plain_done or connection.write_headers_done
-  connection.write_headers_done = length and not last and held_done or plain_done
-  return self.stream:write_headers(h, last, WRITE)
+  if length and not last then connection.write_headers_done = held_done end
+  local ok, message, number = self.stream:write_headers(h, last, WRITE)
+  connection.write_headers_done = nil -- lua-http's own again
+  return ok, message, number
 end
 
 --- Answers; fields: { name, value, name, value, … }. close: ends the connection, for a body that was not read.
