@@ -201,7 +201,7 @@ edge:
 
 # For spec/edge: libraries with the ops of two small models, for this machine and, where its compiler is, for arm64.
 ARM64    := aarch64-linux-gnu-
-EDGE_MODELS = $(B)/edge-spec/cnn.mte $(B)/edge-spec/text.mte
+EDGE_MODELS = $(B)/edge-spec/cnn.mte $(B)/edge-spec/text.mte $(B)/edge-spec/steps.mte
 edge-test: all
 	@$(HERE) spec/edge/models.lua $(B)/edge-spec
 	$(SUBMAKE) B=$(B) SAN=$(SAN) EDGE=$(B)/edge-spec OPS_OF="$(EDGE_MODELS)" edge-libs

@@ -3,14 +3,18 @@
  *     {"dims": [["batch", min, max or -1, step, example], …],
  *      "inputs": [["x", "float32", [size, …]], …],        values 0, 1, …
  *      "tensors": ["0.weight", …],                        those of the file: the values behind the inputs
+ *      "written": [which of the tensors, …],              calls write to them; may be left out
  *      "ops": [["linear", hash of its schema], …],
  *      "calls": [[which of the ops, argument, …], …],     each makes as many values as its op has results; -1, -2, …:
  *                                                         generated code (fused.h) with its operands
+ *                ["if", value, n, m], the next n calls if it is true (not 0), the m behind these if not;
+ *                ["while", value, n, m], the next n calls, then, while it is true, the m behind these and the n again
  *      "outputs": [["y", value], …]}
  *
  * A size is an integer or {"e": [[[coefficient, dim], [coefficient, dim, dim], …], add, div, of]}. An argument is null, true,
  * false, an integer, {"e": …}, {"f": the bits of a double}, {"s": text}, {"d": dtype}, {"dev": "cpu"}, {"i": [sizes]}, {"v":
- * value}, {"vs": [values]}. Arguments are canonical (dispatch/canonical.c). A value is used behind the call that makes it. */
+ * value}, {"vs": [values]}. Arguments are canonical (dispatch/canonical.c). A value is used behind the call that makes it, in the
+ * same block of calls or in those in it: what a block gives, it copies to values from before. */
 #include <string.h>
 
 #include "core/dtype.h"
@@ -23,6 +27,10 @@ typedef struct Reader {
   MothJson json;
   const MothOp **ops;
   uint32_t nops;
+  bool *written;   /* by tensor */
+  uint32_t *until; /* by value: the call at which the block of its maker ends */
+  uint32_t at;     /* the call that is read */
+  uint32_t ends[MOTH_EDGE_MOST_DEPTH], depth; /* of the blocks around it */
 } Reader;
 
 static MothStatus bad(const char *what) {
@@ -278,7 +286,8 @@ static MothStatus value_id(Reader *r, uint32_t known, uint32_t *out) {
   int64_t id;
   MOTH_TRY(moth_json_integer(&r->json, &id));
   *out = (uint32_t)id;
-  return id >= 0 && id < known ? MOTH_OK : bad("a value is used before it is made");
+  bool made = id >= 0 && id < known && (id < r->m->ninputs + r->m->nstate || r->at < r->until[id]);
+  return made ? MOTH_OK : bad("a value is used before it is made");
 }
 
 static MothStatus value_list(Reader *r, uint32_t known, MothEdgeArg *a) {
@@ -383,9 +392,43 @@ static MothStatus read_fused(Reader *r, MothEdgeCall *c, const MothFusedKernel *
   return finish(r, "a call has too many arguments");
 }
 
+/* The end of the block that the call lies in. */
+static uint32_t block_end(const Reader *r) {
+  return r->depth ? r->ends[r->depth - 1] : UINT32_MAX;
+}
+
+static MothStatus read_control(Reader *r, MothEdgeCall *c, uint32_t known) {
+  const char *name;
+  int64_t first, second;
+  MOTH_TRY(text(r, &name));
+  c->control = !strcmp(name, "if") ? MOTH_CONTROL_IF : MOTH_CONTROL_WHILE;
+  if (c->control == MOTH_CONTROL_WHILE && strcmp(name, "while") != 0)
+    return bad("a call");
+  MOTH_TRY(member(r, "a block"));
+  MOTH_TRY(value_id(r, known, &c->pred));
+  MOTH_TRY(integer(r, 0, MOTH_EDGE_MOST_CALLS, "a block", &first));
+  MOTH_TRY(integer(r, 0, MOTH_EDGE_MOST_CALLS, "a block", &second));
+  c->blocks[0] = (uint32_t)first;
+  c->blocks[1] = (uint32_t)second;
+  uint32_t middle = r->at + 1 + c->blocks[0], end = middle + c->blocks[1];
+  if (end > r->m->ncalls || end > block_end(r) || r->depth + 2 > MOTH_EDGE_MOST_DEPTH)
+    return bad("a block ends outside the one that it is in, or blocks lie too deep");
+  r->ends[r->depth++] = end;
+  r->ends[r->depth++] = middle;
+  return finish(r, "a block");
+}
+
 static MothStatus read_call(Reader *r, MothEdgeCall *c, uint32_t *known) {
   int64_t which;
+  bool more;
   MOTH_TRY(moth_json_begin(&r->json, '['));
+  MothJson ahead = r->json;
+  ahead.arena = NULL;
+  MOTH_TRY(moth_json_next(&ahead, &more));
+  if (more && moth_json_peek(&ahead) == '"') {
+    MOTH_TRY(member(r, "a call"));
+    return read_control(r, c, *known);
+  }
   MOTH_TRY(integer(r, -(int64_t)nfused(r), (int64_t)r->nops - 1, "a call", &which));
   if (which < 0)
     return read_fused(r, c, &r->m->fused->kernels[-1 - which], known);
@@ -412,14 +455,22 @@ static MothStatus peek_results(Reader *r, MothJson *ahead, uint32_t *n) {
   int64_t which;
   MOTH_TRY(moth_json_begin(ahead, '['));
   MOTH_TRY(moth_json_next(ahead, &more));
-  MOTH_TRY(moth_json_integer(ahead, &which));
-  if (!more || which < -(int64_t)nfused(r) || which >= (int64_t)r->nops)
+  bool control = more && moth_json_peek(ahead) == '"';
+  if (control)
+    MOTH_TRY(moth_json_skip(ahead));
+  else
+    MOTH_TRY(moth_json_integer(ahead, &which));
+  if (control)
+    which = 0;
+  else if (!more || which < -(int64_t)nfused(r) || which >= (int64_t)r->nops)
     return bad("a call");
   for (; more;) {
     MOTH_TRY(moth_json_next(ahead, &more));
     if (more)
       MOTH_TRY(moth_json_skip(ahead));
   }
+  if (control)
+    return MOTH_OK;
   *n += which < 0 ? r->m->fused->kernels[-1 - which].nresults : r->ops[which]->nresults;
   return MOTH_OK;
 }
@@ -459,8 +510,43 @@ static MothStatus read_tensors(Reader *r, const MothSafetensorsEntry ***out) {
   return finish(r, "the tensors");
 }
 
+/* Which tensors calls write to: behind the name, if there is one, else "ops" comes. */
+static MothStatus read_written(Reader *r) {
+  MothText name;
+  uint32_t n;
+  MOTH_TRY(member(r, "ops"));
+  MOTH_TRY(moth_json_key(&r->json, &name));
+  r->written = take(r, r->m->nstate, sizeof *r->written);
+  if (!r->written)
+    return MOTH_ERR_MEMORY;
+  if (strcmp(name.text, "written") != 0)
+    return strcmp(name.text, "ops") == 0 ? MOTH_OK : bad("ops");
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &n));
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < n; i++) {
+    int64_t id;
+    MOTH_TRY(integer(r, 0, (int64_t)r->m->nstate - 1, "a tensor that is written to", &id));
+    r->written[id] = true;
+  }
+  MOTH_TRY(finish(r, "the tensors that are written to"));
+  return key(r, "ops");
+}
+
+/* A copy of a tensor that calls write to. */
+static MothStatus make_written(MothModel *m, MothEdgeValue *v, size_t bytes) {
+  char *copy = moth_edge_take(m, bytes + MOTH_EDGE_ALIGN, 1);
+  if (!copy)
+    return MOTH_ERR_MEMORY;
+  copy += -(uintptr_t)copy % MOTH_EDGE_ALIGN;
+  v->initial = v->storage.data;
+  v->storage.data = copy;
+  memcpy(copy, v->initial, bytes);
+  return MOTH_OK;
+}
+
 /* Values of the file's tensors, behind the inputs. */
-static MothStatus make_state(MothModel *m, const MothSafetensorsEntry *const *list) {
+static MothStatus make_state(Reader *r, const MothSafetensorsEntry *const *list) {
+  MothModel *m = r->m;
   for (uint32_t i = 0; i < m->nstate; i++) {
     const MothSafetensorsEntry *e = list[i];
     MothEdgeValue *v = &m->values[m->ninputs + i];
@@ -475,6 +561,8 @@ static MothStatus make_state(MothModel *m, const MothSafetensorsEntry *const *li
     for (const uint8_t *b = data; e->dtype == MOTH_BOOL && b < m->bytes + e->end; b++)
       if (*b > 1)
         return bad("a bool that is neither 0 nor 1");
+    if (r->written[i])
+      MOTH_TRY(make_written(m, v, (size_t)(e->end - e->begin)));
   }
   return MOTH_OK;
 }
@@ -490,16 +578,20 @@ static MothStatus read_calls(Reader *r, const MothDType *dtypes,
   m->values = take(r, m->nvalues, sizeof *m->values);
   m->order = take(r, m->nvalues, sizeof *m->order);
   m->placed = take(r, m->nvalues, sizeof *m->placed);
-  if (!m->calls || !m->values || !m->order || !m->placed)
+  r->until = take(r, m->nvalues, sizeof *r->until);
+  if (!m->calls || !m->values || !m->order || !m->placed || !r->until)
     return MOTH_ERR_MEMORY;
   for (uint32_t i = 0; i < m->ninputs; i++) {
     make_value(m, i, MOTH_EDGE_INPUT);
     m->values[i].t.dtype = (uint8_t)dtypes[i];
   }
-  MOTH_TRY(make_state(m, tensors));
+  MOTH_TRY(make_state(r, tensors));
   MOTH_TRY(moth_json_begin(&r->json, '['));
   for (uint32_t i = 0; i < m->ncalls; i++) {
     MothEdgeCall *c = &m->calls[i];
+    r->at = i;
+    while (r->depth && r->ends[r->depth - 1] == i)
+      r->depth--;
     MOTH_TRY(member(r, "a call"));
     MOTH_TRY(read_call(r, c, &known));
     bool self = c->op && (c->op->returns_self || c->op->memory == MOTH_MEMORY_SELF);
@@ -508,8 +600,10 @@ static MothStatus read_calls(Reader *r, const MothDType *dtypes,
       if (alias && (!c->op->nargs || c->args[0].kind != MOTH_ARG_VALUE))
         return bad("a call without its first argument");
       make_value(m, c->result + k, alias ? MOTH_EDGE_ALIAS : MOTH_EDGE_MADE);
+      r->until[c->result + k] = block_end(r);
     }
   }
+  r->at = UINT32_MAX - 1; /* behind all blocks */
   return finish(r, "the calls");
 }
 
@@ -553,7 +647,7 @@ MothStatus moth_edge_read(MothModel *m, const char *program) {
   MOTH_TRY(read_inputs(&r, dtypes));
   MOTH_TRY(key(&r, "tensors"));
   MOTH_TRY(read_tensors(&r, &tensors));
-  MOTH_TRY(key(&r, "ops"));
+  MOTH_TRY(read_written(&r));
   MOTH_TRY(read_ops(&r));
   MOTH_TRY(key(&r, "calls"));
   MOTH_TRY(read_calls(&r, dtypes, tensors));

@@ -13,6 +13,7 @@ enum {
   MOTH_EDGE_MOST_CALLS = 16384,
   MOTH_EDGE_MOST_DIMS = 64,
   MOTH_EDGE_MOST_TERMS = 64,
+  MOTH_EDGE_MOST_DEPTH = 32, /* of blocks in blocks */
   MOTH_EDGE_ALIGN = 64
 };
 
@@ -55,7 +56,8 @@ typedef struct MothEdgeValue {
   MothTensor t;
   MothStorage storage;
   uint8_t kind;
-  uint32_t root; /* whose memory it lies in: itself, or of an alias another value */
+  const uint8_t *initial; /* of a tensor that calls write to: its elements in the file; else NULL */
+  uint32_t root;          /* whose memory it lies in: itself, or of an alias another value */
   uint32_t
       buffer; /* of a root that was made: the root whose place in the arena it has; itself, or one that died */
   int32_t output;      /* of a root: the output whose memory it lies in; -1: none */
@@ -82,8 +84,18 @@ typedef struct MothEdgeArg {
   MothTensor **tensors;
 } MothEdgeArg;
 
+typedef enum MothEdgeControl {
+  MOTH_CONTROL_NONE,
+  MOTH_CONTROL_IF,
+  MOTH_CONTROL_WHILE
+} MothEdgeControl;
+
 typedef struct MothEdgeCall {
-  const MothOp *op; /* NULL: of fused */
+  const MothOp *op; /* NULL: of fused, or control */
+  uint8_t control;
+  uint32_t pred,
+      blocks
+          [2]; /* of control: a value of one element, and how many calls are in each of the blocks that follow */
   MothEdgeArg *args;
   uint32_t result; /* the first of nresults values */
   uint32_t nargs, nresults;
@@ -133,7 +145,10 @@ struct MothModel {
 };
 
 static inline const char *moth_edge_name(const MothEdgeCall *c) {
-  return c->op ? c->op->name : "generated code";
+  return c->op                              ? c->op->name
+         : c->control == MOTH_CONTROL_IF    ? "cond"
+         : c->control == MOTH_CONTROL_WHILE ? "while_loop"
+                                            : "generated code";
 }
 /* Zeroed memory that lives as long as m; NULL: no memory (the message is set). */
 void *moth_edge_take(MothModel *m, size_t count, size_t size);

@@ -67,6 +67,10 @@ MOTH_EDGE_API size_t moth_edge_arena(MothModel *m, const int64_t *dims);
 MOTH_EDGE_API int moth_edge_run(MothModel *m, const void *const *in, const int64_t *dims,
                                 void *const *out, void *arena);
 
+/* Tensors that the program writes to (statistics, a cache) keep their elements from run to run, in memory that moth_edge_load
+ * has got; this gives them those of the file again. NULL is allowed. */
+MOTH_EDGE_API void moth_edge_reset(MothModel *m);
+
 /* What the last function that failed on this thread has to say. */
 MOTH_EDGE_API const char *moth_edge_error(void);
 

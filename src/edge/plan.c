@@ -189,7 +189,9 @@ static MothStatus check_written(const MothModel *m, const MothEdgeCall *c) {
       continue;
     if (a->kind == MOTH_ARG_PLAIN && a->plain.tag == MOTH_V_NONE)
       continue;
-    if (a->kind != MOTH_ARG_VALUE || m->values[m->values[a->value].root].kind != MOTH_EDGE_MADE)
+    const MothEdgeValue *root =
+        a->kind == MOTH_ARG_VALUE ? &m->values[m->values[a->value].root] : NULL;
+    if (!root || (root->kind != MOTH_EDGE_MADE && !root->initial))
       return moth_fail(MOTH_ERR_VALUE, "[edge] it writes to an input or a constant");
     if (moth_tensor_self_overlaps(&m->values[a->value].t))
       return moth_fail(MOTH_ERR_VALUE,
@@ -208,6 +210,10 @@ static MothStatus plan_fused(MothModel *m, MothEdgeCall *c) {
 
 static MothStatus plan_call(MothModel *m, MothEdgeCall *c) {
   const MothOp *op = c->op;
+  if (c->control)
+    return m->values[c->pred].t.numel == 1 && !moth_dtype_is_complex((MothDType)m->values[c->pred].t.dtype)
+               ? MOTH_OK
+               : moth_fail(MOTH_ERR_VALUE, "[edge] the condition is not one element");
   if (c->fused)
     return plan_fused(m, c);
   MothMeta metas[MOTH_MAX_RESULTS];
@@ -261,6 +267,19 @@ static void use_args(MothModel *m, uint32_t call) {
   }
 }
 
+/* What is made before a loop and used in it is used until the loop ends. */
+static void extend_lives(MothModel *m) {
+  for (uint32_t i = 0; i < m->ncalls; i++) {
+    const MothEdgeCall *c = &m->calls[i];
+    int32_t begin = (int32_t)i, end = (int32_t)(i + 1 + c->blocks[0] + c->blocks[1]);
+    for (uint32_t k = 0; c->control == MOTH_CONTROL_WHILE && k < m->nvalues; k++) {
+      MothEdgeValue *v = &m->values[k];
+      if (v->first < begin && v->last >= begin && v->last < end)
+        v->last = end;
+    }
+  }
+}
+
 static void find_lives(MothModel *m) {
   for (uint32_t i = 0; i < m->nvalues; i++)
     m->values[i].first = m->values[i].last = -1;
@@ -271,6 +290,8 @@ static void find_lives(MothModel *m) {
       v->first = v->last = (int32_t)i;
     }
     use_args(m, i);
+    if (c->control)
+      use(m, c->pred, (int32_t)i);
   }
   for (uint32_t i = 0; i < m->noutputs; i++) {
     uint32_t id = m->outputs[i].value;
@@ -279,6 +300,7 @@ static void find_lives(MothModel *m) {
     if (v->kind == MOTH_EDGE_MADE && v->output < 0)
       v->output = (int32_t)i;
   }
+  extend_lives(m);
 }
 
 /* --- the arena ------------------------------------------------------------------------------------------ */

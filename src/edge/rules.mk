@@ -61,7 +61,7 @@ $(EDGE)/libmoth_edge.a: $(EDGE_O)
 	$(Q)$(EDGE_OBJCOPY) $(addprefix --keep-global-symbol=,$(EDGE_API)) $(if $(SAN),,--strip-unneeded) $(EDGE)/moth_edge.o
 	$(Q)rm -f $@ && $(EDGE_AR) rcs $@ $(EDGE)/moth_edge.o
 	$(Q)cp src/edge/moth_edge.h $(EDGE)/
-EDGE_API := $(addprefix moth_edge_,load load_memory load_fused free inputs outputs dims input output dim arena run error)
+EDGE_API := $(addprefix moth_edge_,load load_memory load_fused free inputs outputs dims input output dim arena run reset error)
 $(EDGE)/edge-run: src/edge/edge_run.c $(EDGE)/libmoth_edge.a
 	$(call say,LD,$@)
 	$(Q)$(EDGE_CC) -std=c99 -D_POSIX_C_SOURCE=199309L -Os $(if $(SAN),-fsanitize=$(SAN),-s) $(WARN) -Isrc/edge -o $@ $< $(EDGE)/libmoth_edge.a -lm

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/parallel.h"
 #include "edge/model.h"
 #include "edge/ops.h"
 #include "kernels/cpu/util.h"
@@ -57,10 +58,10 @@ static MothStatus load(MothModel *m) {
                      format && !strncmp(format, "moth.export ", 12)
                          ? ", but of moth.export.save: load it with moth and export it for edge"
                          : "");
-  if (strcmp(format, "moth.edge 1") != 0)
+  if (strcmp(format, "moth.edge 1") != 0 && strcmp(format, "moth.edge 2") != 0)
     return moth_fail(MOTH_ERR_VALUE,
                      "[edge] the file's format is '%.40s', this library reads "
-                     "'moth.edge 1'",
+                     "'moth.edge 1' and 'moth.edge 2'",
                      format);
   MOTH_TRY(moth_edge_read(m, program));
   return moth_edge_plan(m, NULL);
@@ -164,8 +165,43 @@ static MothStatus run_call(const MothModel *m, MothEdgeCall *c) {
   return moth_kernel_of(c->op, MOTH_CPU)(&c->call);
 }
 
+static bool is_true(const MothModel *m, const MothEdgeCall *c) {
+  const MothTensor *t = &m->values[c->pred].t;
+  MothValue v = moth_dtype_load((MothDType)t->dtype, t->data);
+  return v.tag == MOTH_V_FLOAT ? v.u.d != 0 : v.tag == MOTH_V_BOOL ? v.u.b : v.u.i != 0;
+}
+
+static MothStatus run_range(MothModel *m, uint32_t begin, uint32_t end, bool all);
+
+/* The blocks behind call i; `all`: each of them once. */
+static MothStatus run_control(MothModel *m, uint32_t i, bool all) {
+  const MothEdgeCall *c = &m->calls[i];
+  uint32_t first = i + 1, second = first + c->blocks[0], end = second + c->blocks[1];
+  if (all)
+    return run_range(m, first, end, true);
+  if (c->control == MOTH_CONTROL_IF)
+    return is_true(m, c) ? run_range(m, first, second, false) : run_range(m, second, end, false);
+  MOTH_TRY(run_range(m, first, second, false));
+  while (is_true(m, c)) {
+    if (moth_stopped())
+      return moth_interrupted();
+    MOTH_TRY(run_range(m, second, end, false));
+    MOTH_TRY(run_range(m, first, second, false));
+  }
+  return MOTH_OK;
+}
+
 MothStatus moth_edge_steps(MothModel *m, bool all) {
-  for (uint32_t i = 0; i < m->ncalls; i++) {
+  return run_range(m, 0, m->ncalls, all);
+}
+
+static MothStatus run_range(MothModel *m, uint32_t begin, uint32_t end, bool all) {
+  for (uint32_t i = begin; i < end; i++) {
+    if (m->calls[i].control) {
+      MOTH_TRY(run_control(m, i, all));
+      i += m->calls[i].blocks[0] + m->calls[i].blocks[1];
+      continue;
+    }
     moth_edge_keep_call(m, &m->calls[i]);
     MothStatus s = run_call(m, &m->calls[i]);
     moth_scratch_reset();
@@ -205,12 +241,34 @@ static bool is_planned(const MothModel *m, const int64_t *dims) {
   return m->planned;
 }
 
+/* The elements of the tensors that calls write to, <-> bytes, or from the file (NULL). Returns how many there are. */
+static size_t copy_written(MothModel *m, char *bytes, bool back) {
+  size_t n = 0;
+  for (uint32_t i = m->ninputs; i < m->ninputs + m->nstate; i++) {
+    const MothEdgeValue *v = &m->values[i];
+    if (!v->initial)
+      continue;
+    if (back)
+      memcpy(v->storage.data, bytes ? bytes + n : (const char *)v->initial, v->storage.nbytes);
+    else if (bytes)
+      memcpy(bytes + n, v->storage.data, v->storage.nbytes);
+    n += v->storage.nbytes;
+  }
+  return n;
+}
+
+void moth_edge_reset(MothModel *m) {
+  if (m)
+    copy_written(m, NULL, true);
+}
+
 /* What kernels allocate: the model runs once, on zeros (integers: ones, which are valid positions). */
 static MothStatus measure(MothModel *m) {
   size_t count = (size_t)m->ninputs + m->noutputs;
   void **io = calloc(count + 1, sizeof *io);
   char *arena = malloc(m->arena + MOTH_EDGE_ALIGN);
-  bool ok = io && arena;
+  char *written = malloc(copy_written(m, NULL, false) + 1);
+  bool ok = io && arena && written;
   for (size_t i = 0; i < count && ok; i++) {
     const MothEdgeIo *e = i < m->ninputs ? &m->inputs[i] : &m->outputs[i - m->ninputs];
     io[i] = calloc(e->io.nbytes + 1, 1);
@@ -221,6 +279,7 @@ static MothStatus measure(MothModel *m) {
       memset((char *)io[i] + k * e->io.itemsize, 1, 1);
   }
   if (ok) {
+    copy_written(m, written, false);
     memset(arena, 0, m->arena + MOTH_EDGE_ALIGN);
     moth_edge_place(m, (const void *const *)io, io + m->ninputs, arena);
     moth_scratch_begin(NULL, 0);
@@ -230,7 +289,9 @@ static MothStatus measure(MothModel *m) {
     copy_outputs(m, io + m->ninputs);
     m->scratch = moth_scratch_end();
     m->measured = true;
+    copy_written(m, written, true);
   }
+  free(written);
   for (size_t i = 0; io && i < count; i++)
     free(io[i]);
   free(io);

@@ -16,23 +16,78 @@ local tree = require "moth.lang.tree"
 local M = {}
 local C = B.compile
 
-local FORMAT = "moth.edge 1"
 local OF = { reciprocal = 1, sqrt = 2, rsqrt = 3 }
 
 -- ---- what the program comes down to ---------------------------------------------------------------------
 
--- The calls of kernels at given sizes.
-local function lowered(ep, point)
-  local args = {}
-  for i, input in ipairs(ep.program.inputs) do
-    local shape = {}
-    for k, n in ipairs(input.shape) do shape[k] = point[n] or n end
-    args[i] = B.ops.empty(shape, { dtype = input.dtype })
+local function shape_at(shape, point)
+  local out = {}
+  for k, n in ipairs(shape) do out[k] = type(n) == "table" and sizes.evaluate(n, point) or point[n] or n end
+  return out
+end
+
+local lowered
+
+-- While a program is lowered, calls of cond and while_loop are those of ops that stand for them, by node and by name.
+local function stand_ins(program, point)
+  local of = {}
+  for _, node in ipairs(program.nodes) do
+    if programs.controls[node.op] then
+      local like, parts = {}, {}
+      for i, meta in ipairs(node.metas) do like[i] = { dtype = meta.dtype, shape = shape_at(meta.shape, point) } end
+      for i = 1, node.args.n do
+        local a = node.args[i]
+        if type(a) == "table" and a.kind == "program" then parts[#parts + 1] = a.program end
+      end
+      local ops = require("moth.export.control").stand_in(node.op, like, function() end)
+      of[node] = ops
+      for i, made in ipairs(ops) do of[made.op] = { name = node.op, parts = parts, place = node.at, is_rest = i > 1 } end
+    end
   end
-  local graph = explain.capture(function(...)
-    return ep.program:run(ep.tensors, point, { ... }, "cpu")
+  return of
+end
+
+local function run_stand_in(found)
+  return function(args, node)
+    local out = {}
+    for _, made in ipairs(found[node]) do
+      for _, t in ipairs { made.fn(node.op == "cond" and { args[1], unpack(args[4]) } or args[3]) } do
+        out[#out + 1] = t
+      end
+    end
+    return unpack(out)
+  end
+end
+
+-- The calls of kernels at given sizes; calls of control have `control` = "cond" or "while_loop" and `parts`, lowered.
+function lowered(program, state, point)
+  local args, found, kept = {}, stand_ins(program, point), {}
+  for i, input in ipairs(program.inputs) do args[i] = B.ops.empty(shape_at(input.shape, point), { dtype = input.dtype }) end
+  for name, fn in each(programs.controls) do
+    kept[name], programs.controls[name] = fn, run_stand_in(found)
+  end
+  local ok, graph = xpcall(explain.capture, require("moth.lang.trace").keep, function(...)
+    return program:run(state, point, { ... }, "cpu")
   end, args)
-  return C.graph_lowered(graph.handle)
+  for name, fn in each(kept) do programs.controls[name] = fn end
+  if not ok then require("moth.lang.trace").rethrow(graph) end
+  local low = C.graph_lowered(graph.handle)
+  local calls, last = {}, nil
+  for _, call in ipairs(low.calls) do
+    local control = found[call.op]
+    if control and control.is_rest then
+      for _, id in ipairs(call.results) do table.insert(last.results, id) end
+    else
+      calls[#calls + 1] = call
+    end
+    if control and not control.is_rest then
+      last = call
+      call.op, call.control, call.place, call.parts = control.name, control.name, control.place, {}
+      for i, part in ipairs(control.parts) do call.parts[i] = lowered(part, state, point) end
+    end
+  end
+  low.calls = calls
+  return low
 end
 
 local function refuse(call, why)
@@ -98,8 +153,32 @@ local function merge_arg(args, points, names, ranges, call)
   return { kind, all_same() }
 end
 
+local merge
+
+-- The parts of call k, and the sizes of its results.
+local function merge_control(list, k, points, names, ranges)
+  local call = list[1].calls[k]
+  for p in ipairs(call.parts) do
+    local parts = {}
+    for i, l in ipairs(list) do parts[i] = l.calls[k].parts[p] end
+    merge(parts, points, names, ranges)
+    for v, made in ipairs(parts[1].values) do
+      local shapes = {}
+      for i, part in ipairs(parts) do shapes[i] = { "ints", part.values[v].shape } end
+      made.sizes = made.kind ~= "held" and v == parts[1].outputs[1] and merge_arg(shapes, points, names, ranges, call)
+    end
+  end
+  call.sizes = {}
+  for r, id in ipairs(call.results) do
+    local shapes = {}
+    for i, l in ipairs(list) do shapes[i] = { "ints", l.values[l.calls[k].results[r]].shape } end
+    call.sizes[r] = merge_arg(shapes, points, names, ranges, call)
+    list[1].values[id].sizes = call.sizes[r]
+  end
+end
+
 -- The calls of all points as one list, with formulas.
-local function merge(list, points, names, ranges)
+function merge(list, points, names, ranges)
   local out = list[1]
   for k, call in ipairs(out.calls) do
     for i = 2, #list do
@@ -114,6 +193,7 @@ local function merge(list, points, names, ranges)
       if #args > 0 and #args ~= #list then refuse(call, "an argument depends on a size") end
       if args[1] then call.args[j] = merge_arg(args, points, names, ranges, call) end
     end
+    if call.control then merge_control(list, k, points, names, ranges) end
   end
   for k, v in ipairs(out.values) do
     for i = 2, #list do
@@ -127,6 +207,23 @@ local function merge(list, points, names, ranges)
   return out
 end
 
+-- Which value's memory each one lies in.
+local function find_roots(low)
+  local root = {}
+  for id in ipairs(low.values) do root[id] = id end
+  for _, call in ipairs(low.calls) do
+    local is_view = (require("moth.dispatch.ops").get(call.op) or {}).memory == "view"
+    local self = call.args[1] and call.args[1][1] == "value" and call.args[1][2]
+    if is_view and self then
+      root[call.results[1]] = root[self]
+      if call.geometry and not low.values[root[self]].whole then
+        refuse(call, "it looks at the memory of a tensor that is not row-major")
+      end
+    end
+  end
+  return root
+end
+
 -- ---- the file's calls -------------------------------------------------------------------------------------
 
 local Writer = {}
@@ -134,9 +231,10 @@ Writer.__index = Writer
 
 -- Calls of the file: { op, args, results = how many }. Values are numbered as the file has them, from 0.
 function Writer:add(op, args, count)
-  local first = self.count
-  self.calls[#self.calls + 1] = { op = op, args = args }
-  self.count = first + count
+  local file = self.file
+  local first = file.count
+  file.calls[#file.calls + 1] = { op = op, args = args }
+  file.count = first + count
   return first
 end
 
@@ -162,8 +260,9 @@ function Writer:may_write(call, id)
   local root = self.root[id]
   local v = self.values[root]
   if v.kind == "held" then
-    refuse(call, "it writes to a parameter or buffer of the program, which are constants there\nHINT: call :eval() on "
-      .. "the module before it is exported; return what changes as an output")
+    self.file.written[self.file.state_ids[records.key_of(v.tensor)]] = true
+  elseif v.kind == "input" and self.is_part then
+    refuse(call, "it writes to an operand of cond or while_loop: take a clone of it")
   end
 end
 
@@ -173,7 +272,7 @@ function Writer:copy_inputs(calls)
   for _, call in ipairs(calls) do
     local written = {}
     for _, id in ipairs(call.targets) do written[#written + 1] = id end
-    for _, i in ipairs(is_inference(call) and {} or call.writes) do
+    for _, i in ipairs((call.control or is_inference(call)) and {} or call.writes) do
       if call.args[i] and call.args[i][1] == "value" then written[#written + 1] = call.args[i][2] end
     end
     for _, id in ipairs(written) do
@@ -206,25 +305,91 @@ function Writer:kernel(k)
   local args = {}
   for i, id in ipairs(k.operands) do args[i] = value(self.of[id]) end
   local first = self:add(nil, args, #k.results)
-  self.calls[#self.calls].kernel = self.kernels
+  self.file.calls[#self.file.calls].kernel = self.kernels
   for i, id in ipairs(k.results) do self.of[id] = first + i - 1 end
 end
 
--- Which value's memory each one lies in.
-local function find_roots(low)
-  local root = {}
-  for id in ipairs(low.values) do root[id] = id end
-  for _, call in ipairs(low.calls) do
-    local is_view = (require("moth.dispatch.ops").get(call.op) or {}).memory == "view"
-    local self = call.args[1] and call.args[1][1] == "value" and call.args[1][2]
-    if is_view and self then
-      root[call.results[1]] = root[self]
-      if call.geometry and not low.values[root[self]].whole then
-        refuse(call, "it looks at the memory of a tensor that is not row-major")
-      end
+-- ---- cond and while_loop: blocks of calls ---------------------------------------------------------------------
+
+-- A value in front of a block, which calls in the block copy to.
+function Writer:room(shape, dtype)
+  return self:add("full", { shape, { "int", 0 }, { "dtype", dtype }, { "device", "cpu" }, n = 4 }, 1)
+end
+
+function Writer:copy(to, from) self:add("copy_", { value(to), value(from), { "bool", false } }, 1) end
+
+-- The calls of a part, whose inputs are these values; its outputs. fresh: none of them is an input.
+function Writer:part(low, inputs, fresh)
+  local part = setmetatable({ file = self.file, kernels = 0, of = {}, values = low.values, root = find_roots(low),
+    is_part = true }, Writer)
+  for id, v in ipairs(low.values) do
+    if v.kind == "input" then
+      part.of[id] = inputs[v.input]
+    elseif v.tensor then
+      part.of[id] = self.file.state_ids[records.key_of(v.tensor)]
     end
   end
-  return root
+  part:run(low.calls)
+  local outputs = {}
+  for i, id in ipairs(low.outputs) do
+    outputs[i] = part.of[id]
+    if fresh and low.values[part.root[id]].kind ~= "made" then outputs[i] = self:add("clone", { value(outputs[i]) }, 1) end
+  end
+  return outputs
+end
+
+-- The operands of a call of control: of cond the condition is the first.
+local function operands_of(self, call)
+  local list = {}
+  for _, a in ipairs(call.args) do
+    if a[1] == "value" then list[#list + 1] = self.of[a[2]] end
+    for _, id in ipairs(a[1] == "values" and a[2] or {}) do list[#list + 1] = self.of[id] end
+  end
+  return list
+end
+
+function Writer:cond(call)
+  local operands, results, file = operands_of(self, call), {}, self.file
+  for i, id in ipairs(call.results) do results[i] = self:room(call.sizes[i], self.values[id].dtype) end
+  local control = { control = "if", pred = table.remove(operands, 1) }
+  file.calls[#file.calls + 1] = control
+  for k, part in ipairs(call.parts) do
+    local before = #file.calls
+    for i, id in ipairs(self:part(part, operands)) do self:copy(results[i], id) end
+    control[k] = #file.calls - before
+  end
+  return results
+end
+
+function Writer:while_loop(call)
+  local state, file = {}, self.file
+  for i, id in ipairs(operands_of(self, call)) do state[i] = self:add("clone", { value(id) }, 1) end
+  local test, body = unpack(call.parts)
+  local answer = test.values[test.outputs[1]]
+  local control = { control = "while", pred = self:room(answer.sizes or { "ints", answer.shape }, answer.dtype) }
+  file.calls[#file.calls + 1] = control
+  local before = #file.calls
+  self:copy(control.pred, self:part(test, state)[1])
+  control[1], before = #file.calls - before, #file.calls
+  for i, id in ipairs(self:part(body, state, true)) do self:copy(state[i], id) end
+  control[2] = #file.calls - before
+  return state
+end
+
+-- all: with those that became generated code.
+function Writer:run(calls, all)
+  self:copy_inputs(all or calls)
+  for _, call in ipairs(calls) do
+    if call.kernel then
+      self:kernel(call.kernel)
+    elseif call.control then
+      local made = self[call.control](self, call)
+      for i, id in ipairs(call.results) do self.of[id] = made[i] end
+    else
+      check_call(call)
+      self:call(call)
+    end
+  end
 end
 
 -- ---- JSON ---------------------------------------------------------------------------------------------------
@@ -285,18 +450,25 @@ local function program_text(self, ep, state, outputs, quote)
       return size_text(n, index)
     end))
   end
-  for i, call in ipairs(self.calls) do
+  for i, call in ipairs(self.file.calls) do
     if call.op and not numbers[call.op] then
       ops[#ops + 1] = ("[%s,%d]"):format(quote(call.op), fnv(B.op_facts(call.op).schema))
       numbers[call.op] = #ops - 1
     end
-    local parts = { call.op and numbers[call.op] or -call.kernel }
+    local parts = { call.control and quote(call.control) or call.op and numbers[call.op] or -call.kernel }
+    if call.control then
+      for k, n in ipairs { call.pred, call[1], call[2] } do parts[k + 1] = ("%d"):format(n) end
+      call.args = { n = 0 }
+    end
     for k = 1, call.args.n or #call.args do parts[k + 1] = arg_text(call.args[k], index, quote) end
     calls[i] = "[" .. table.concat(parts, ",") .. "]"
   end
-  return ('{"dims":[%s],"inputs":[%s],"tensors":%s,"ops":[%s],"calls":[%s],"outputs":%s}'):format(
+  local written = {}
+  for id in each(self.file.written) do written[#written + 1] = id - #ep.program.inputs end
+  table.sort(written)
+  return ('{"dims":[%s],"inputs":[%s],"tensors":%s,%s"ops":[%s],"calls":[%s],"outputs":%s}'):format(
     table.concat(dims, ","), table.concat(inputs, ","), list_text(state, function(s) return quote(s.name) end),
-    table.concat(ops, ","), table.concat(calls, ","), list_text(outputs, function(o)
+    #written > 0 and ('"written":[%s],'):format(table.concat(written, ",")) or "", table.concat(ops, ","), table.concat(calls, ","), list_text(outputs, function(o)
       return ("[%s,%d]"):format(quote(o.name), o.id)
     end))
 end
@@ -307,17 +479,20 @@ end
 local function state_of(ep, low)
   local names, list, known = {}, {}, {}
   for name, s in each(ep.held) do names[records.key_of(s.tensor)] = name end
-  for id, v in ipairs(low.values) do
-    if v.tensor then
-      local key = records.key_of(v.tensor)
-      if not known[key] then
+  local function visit(part)
+    for _, v in ipairs(part.values) do
+      local key = v.tensor and records.key_of(v.tensor)
+      if key and not known[key] then
         local t = B.ops.contiguous(B.ops.to(B.alias(v.tensor, false), { device = "cpu" }))
-        known[key] = { name = names[key], tensor = t, ids = {}, at = #list + 1 }
-        list[#list + 1] = known[key]
+        list[#list + 1] = { name = names[key], tensor = t, key = key, of = v.tensor, at = #list + 1 }
+        known[key] = true
       end
-      table.insert(known[key].ids, id)
+    end
+    for _, call in ipairs(part.calls) do
+      for _, inner in ipairs(call.parts or {}) do visit(inner) end
     end
   end
+  visit(low)
   local count = 0
   for _, s in ipairs(list) do
     if not s.name then
@@ -331,6 +506,18 @@ local function state_of(ep, low)
     return a.at < b.at
   end)
   return list
+end
+
+-- Tensors that are written to lie in memory of their own in C: another one that shows a part of it would not change.
+local function check_written(state, file, ninputs)
+  for i, s in ipairs(state) do
+    for k, other in ipairs(state) do
+      if i ~= k and file.written[ninputs + i - 1] and B.storage_id(s.of) == B.storage_id(other.of) then
+        check.fail("[edge.export] the program writes to %s, whose memory it shows as %s, too: give them memory of their "
+          .. "own", s.name, other.name)
+      end
+    end
+  end
 end
 
 local function output_names(count, given)
@@ -349,12 +536,6 @@ local function output_names(count, given)
 end
 
 local function check_program(ep)
-  for node in ep.program:calls() do
-    if programs.controls[node.op] then
-      check.fail("[edge.export] %s (%s): the edge library runs calls one after the other\nHINT: export one program for "
-        .. "each case", node.op, node.at)
-    end
-  end
   if moth.get_default_dtype().name ~= "float32" then
     check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
       moth.get_default_dtype().name)
@@ -369,43 +550,45 @@ function M.lower(ep, o)
   check_program(ep)
   local points, names = records.points_of(ep.program)
   local list = {}
-  for i, point in ipairs(points) do list[i] = lowered(ep, point) end
+  for i, point in ipairs(points) do list[i] = lowered(ep.program, ep.tensors, point) end
   local low = merge(list, points, names, ep.program.dims)
   return M.of_calls(ep, low, low.calls, o)
 end
 
 --- The same of calls of `low`, and of generated code among them, { kernel = { results, operands } }.
 function M.of_calls(ep, low, calls, o)
-  local self = setmetatable({ calls = {}, kernels = 0, of = {}, values = low.values, root = find_roots(low) }, Writer)
-  local state = state_of(ep, low)
+  local state, file = state_of(ep, low), { calls = {}, written = {}, state_ids = {} }
+  local self = setmetatable({ file = file, kernels = 0, of = {}, values = low.values, root = find_roots(low) }, Writer)
   for id, v in ipairs(low.values) do
     if v.kind == "input" then self.of[id] = v.input - 1 end
   end
-  for i, s in ipairs(state) do
-    for _, id in ipairs(s.ids) do self.of[id] = #ep.program.inputs + i - 1 end
+  for i, s in ipairs(state) do file.state_ids[s.key] = #ep.program.inputs + i - 1 end
+  for id, v in ipairs(low.values) do
+    if v.tensor then self.of[id] = file.state_ids[records.key_of(v.tensor)] end
   end
-  self.count = #ep.program.inputs + #state
-  self:copy_inputs(low.calls)
-  for _, call in ipairs(calls) do
-    if call.kernel then
-      self:kernel(call.kernel)
-    else
-      check_call(call)
-      self:call(call)
-    end
-  end
+  file.count = #ep.program.inputs + #state
+  self:run(calls, low.calls)
+  check_written(state, file, #ep.program.inputs)
   local outputs, given = {}, output_names(#low.outputs, o.output_names)
   for i, id in ipairs(low.outputs) do outputs[i] = { name = given[i], id = self.of[id] } end
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[edge.export] files need lua-cjson (Debian: lua-cjson)") end
   local ops, dtypes = {}, {}
-  for _, call in ipairs(self.calls) do
+  local new = next(file.written) ~= nil
+  for _, call in ipairs(file.calls) do
     if call.op then ops[call.op] = true end
+    new = new or call.control ~= nil
   end
-  for _, v in ipairs(low.values) do dtypes[v.dtype] = true end
+  local function note(part)
+    for _, v in ipairs(part.values) do dtypes[v.dtype] = true end
+    for _, call in ipairs(part.calls) do
+      for _, inner in ipairs(call.parts or {}) do note(inner) end
+    end
+  end
+  note(low)
   local needs = table.concat(tree.keys(ops), " ") .. ";" .. table.concat(tree.keys(dtypes), " ")
   return { needs = needs, text = program_text(self, ep, state, outputs, cjson.new().encode), state = state,
-    calls = self.calls, low = low, outputs = outputs }
+    calls = file.calls, low = low, outputs = outputs, format = new and "moth.edge 2" or "moth.edge 1" }
 end
 
 function M.save(ep, path, o) M.write(M.lower(ep, o), path) end
@@ -414,7 +597,7 @@ function M.save(ep, path, o) M.write(M.lower(ep, o), path) end
 function M.write(made, path)
   local names, tensors = {}, {}
   for i, s in ipairs(made.state) do names[i], tensors[i] = s.name, s.tensor end
-  B.save_safetensors(path, names, tensors, { { "format", FORMAT }, { "moth", B.version_string },
+  B.save_safetensors(path, names, tensors, { { "format", made.format }, { "moth", B.version_string },
     { "needs", made.needs },
     { "graph", made.text } }, false)
 end

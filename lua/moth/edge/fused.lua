@@ -6,6 +6,7 @@ local explain = require "moth.compile.explain"
 local file = require "moth.edge.file"
 local inductor = require "moth.compile.inductor"
 local native = require "moth.kernel.native"
+local programs = require "moth.export.program"
 local runtime = require "moth.compile.runtime"
 local tree = require "moth.lang.tree"
 local C = B.compile
@@ -50,6 +51,12 @@ end
 -- moth_lua says of the graph; the list of calls of it and { kernel = … }.
 function M.lower(ep, names)
   file.check_program(ep)
+  for node in ep.program:calls() do
+    if programs.controls[node.op] then
+      check.fail("[aot_compile] %s (%s): code is generated for calls one after the other\nHINT: moth.edge.export keeps "
+        .. "branches and loops; or compile one program for each case", node.op, node.at)
+    end
+  end
   local held, count = tree.keys(ep.tensors), #ep.program.inputs
   local graph, steps = inductor.steps(graph_of(ep, held))
   if not graph then check.fail("[aot_compile] the program cannot be compiled: %s", steps) end

@@ -83,6 +83,9 @@ function Session:__call(...)
   return unpack(results, 1, #results)
 end
 
+--- Gives the tensors that the program writes to their elements of the file again.
+function Session:reset() C.moth_edge_reset(self.model) end
+
 --- Bytes of memory that a run needs for the example's sizes.
 function Session:arena() return tonumber(C.moth_edge_arena(self.model, nil)) end
 

@@ -64,10 +64,10 @@ local function same_results(where, a, b, what)
   if not same then check.fail("[%s] %s: results of the same number, dtypes and sizes are expected", where, what) end
 end
 
--- Ops for one call, whose results are like those of a program, MOST to an op; `make` turns the node of the first into a
+--- Ops for one call, whose results are like those of a program, MOST to an op; `make` turns the node of the first into a
 -- call, which takes the results of the others.
 local MOST = 4
-local function stand_in(name, like, make)
+function M.stand_in(name, like, make)
   count = count + 1
   local parts = {}
   for first = 1, math.max(#like, 1), MOST do
@@ -136,7 +136,7 @@ function M.cond(pred, true_fn, false_fn, operands, ...)
   return call_of(recorder, recorder:programs({ true_fn, false_fn }, operands, function(parts)
     local a, b = parts[1], parts[2]
     same_results("cond", a, b, "true_fn and false_fn give different ones")
-    return stand_in("cond", metas_of(a), function(call)
+    return M.stand_in("cond", metas_of(a), function(call)
       local given = call.args[1]
       return { op = "cond", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast, args = { n = 4,
         given[1], part(a), part(b), rest(given, 2) } }
@@ -164,7 +164,7 @@ function M.while_loop(test, body, operands, ...)
     local state = { inputs = b.inputs, nodes = {}, outputs = {} }
     for i, input in ipairs(b.inputs) do state.outputs[i] = input.name end
     same_results("while_loop", state, b, "the body's results are not like its operands")
-    return stand_in("while_loop", b.inputs, function(call)
+    return M.stand_in("while_loop", b.inputs, function(call)
       return { op = "while_loop", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast,
         args = { n = 3, part(a), part(b), call.args[1] } }
     end)

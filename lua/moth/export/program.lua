@@ -25,7 +25,7 @@ Program.__module_name = "moth.export.Program"
 --- Makes a table of this form a program.
 function M.new(t) return setmetatable(t, Program) end
 
---- Ops that are calls of other programs, by name: function(run, args) -> results. moth.export.control fills it.
+--- Ops that are calls of other programs, by name: function(args, node, env) -> results. moth.export.control fills it.
 M.controls = {}
 
 -- ---- running -------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ end
 
 local function call(node, args, env)
   local control = M.controls[node.op]
-  if control then return control(args) end
+  if control then return control(args, node, env) end
   if packs[node.op] and not (env.decompose and env.decompose[node.op]) then give_packed(node, args) end
   local parts = env.decompose and env.decompose[node.op]
   if parts then
