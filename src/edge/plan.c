@@ -211,7 +211,8 @@ static MothStatus plan_fused(MothModel *m, MothEdgeCall *c) {
 static MothStatus plan_call(MothModel *m, MothEdgeCall *c) {
   const MothOp *op = c->op;
   if (c->control)
-    return m->values[c->pred].t.numel == 1 && !moth_dtype_is_complex((MothDType)m->values[c->pred].t.dtype)
+    return m->values[c->pred].t.numel == 1 &&
+                   !moth_dtype_is_complex((MothDType)m->values[c->pred].t.dtype)
                ? MOTH_OK
                : moth_fail(MOTH_ERR_VALUE, "[edge] the condition is not one element");
   if (c->fused)
