@@ -59,11 +59,35 @@ describe("moth.aot_compile", function()
     assert.is_nil(run("nm -D " .. stem .. ".so"):find("lua_"))
   end)
 
+  it("makes a library for arm64, which needs no libmoth #M419 #M421 #noasan", function()
+    local archive = build .. "/edge-spec-arm64/libmoth_edge.a"
+    if not io.open(archive) then return pending("make deps-edge edge-test: no compiler for arm64") end
+    if run("command -v qemu-aarch64"):find "rc=1" then return pending("make deps-edge: no qemu-aarch64") end
+    moth.manual_seed(4)
+    local model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    local x = moth.randn(2, 1, 8, 8)
+    local ep = moth.export(model:eval(), { x })
+    moth.aot_compile(ep, { out = stem .. ".so", target = "aarch64-linux-gnu", library = archive })
+    write(stem .. ".in", bytes(x))
+    local said = run(("aarch64-linux-gnu-gcc -DHEADER='\"%s.h\"' -I%s -o %s.run spec/edge/aot.c %s.so -lm && "
+      .. "qemu-aarch64 -L /usr/aarch64-linux-gnu %s.run %s.in %s.out"):format(
+      stem:match("[^/]*$"), stem:match("^(.*)/"), stem, stem, stem, stem, stem))
+    assert.equal("rc=0\n", said)
+    local want = moth.no_grad(model, x)
+    local got = moth.empty(want:size())
+    ffi.copy(got:data(), read(stem .. ".out"), want:numel() * 4)
+    assert.is_true((got - want):abs():max():item() < 1e-5)
+  end)
+
   it("says what it cannot compile #M419", function()
     local x = moth.randn(2, 3)
     local ep = moth.export(nn.Linear(3, 2), { x }, { dynamic_shapes = { { [1] = "batch" } } })
     assert.error_matches(function() moth.aot_compile(ep, { out = stem .. ".so" }) end, "fixed sizes")
     assert.error_matches(function() moth.aot_compile(x, { out = stem .. ".so" }) end, "expected an exported program")
+    ep = moth.export(function(a)
+      return moth.cond(a:sum():gt(0), function(b) return b + 1 end, function(b) return b - 1 end, { a })
+    end, { x })
+    assert.error_matches(function() moth.aot_compile(ep, { out = stem .. ".so" }) end, "moth.edge.export keeps")
     ep = moth.export(nn.Linear(3, 2), { x })
     assert.error_matches(function() moth.aot_compile(ep, { out = stem .. ".so", name = "a b" }) end, "a C name")
     assert.error_matches(function() moth.aot_compile(ep, { out = stem .. ".so", target = "aarch64-linux-gnu" }) end,

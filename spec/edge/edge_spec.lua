@@ -99,6 +99,10 @@ describe("moth.edge", function()
         return moth.cond(a[1]:gt(1), function(b) return b * 10 end, function(b) return b * 100 end, { a })
       end, function(a) return a - 1 end, { x }) + 0.5
     end, { moth.tensor { 1, 2 } }, nil, { moth.tensor { 3, -2 } })
+    agrees(function(x) -- more results than an op has
+      return moth.cond(x:sum():gt(0), function(a) return a, a + 1, a + 2, a + 3, a + 4 end,
+        function(a) return a, a - 1, a - 2, a - 3, a - 4 end, { x })
+    end, { moth.rand(2) }, nil, { -moth.rand(2) })
     agrees(function(x) -- the test's, the body's and the program's own values; no round at all
       local scale = x:abs():sum() + 1
       local i, y = moth.while_loop(function(_, a) return a:abs():sum():lt(90) end,
@@ -156,6 +160,8 @@ describe("moth.edge", function()
       return self.some * 1
     end
     fails("give them memory of their own", exported, Twice(), { moth.ones(4) })
+    fails("native_fft_r2c %(.*edge_spec.lua:%d+%): the edge library has no complex numbers", exported,
+      function(a) return moth.fft.rfft(a):abs() end, { x })
     fails("got 2 names", exported, function(a) return a + 1 end, { x }, nil, { output_names = { "a", "b" } })
   end)
 
@@ -228,6 +234,8 @@ describe("the edge library", function()
     assert.truthy(run(("%sedge-run -d batch=9 %scnn.mte -"):format(at, at)):find("batch is 9, outside its range"))
     exported(function(x) return x:erfinv() end, { moth.rand(3) })
     assert.truthy(run(("%sedge-run %s"):format(at, file)):find("this library has no op erfinv"))
+    exported(function(x) return x:relu() end, { moth.rand(3, { dtype = moth.float64 }) })
+    assert.truthy(run(("%sedge-run %s"):format(at, file)):find("float64; build it with OPS_OF naming"))
   end)
 
   it("is small, and has no names but its own #M420", function()

@@ -47,8 +47,9 @@ end
 function Steps:forward(x)
   self.seen:add_(x:mean(1))
   local y = moth.cond(x:sum():gt(0), function(a) return self.fc(a) end, function(a) return a * 2 end, { x })
-  local _, z = moth.while_loop(function(i) return i:lt(5) end, function(i, a) return i + 1, a * 0.5 + self.fc(a):tanh() end,
-    { moth.tensor(0), y })
+  local _, z = moth.while_loop(function(i) return i:lt(5) end, function(i, a)
+    return i + 1, a * 0.5 + self.fc(a):tanh()
+  end, { moth.tensor(0), y })
   return z + self.seen
 end
 put("steps", Steps(), moth.rand(3, 4))

@@ -59,7 +59,11 @@ static MothStatus number_of(const MothModel *m, const MothEdgeSize *s, MothValue
 static MothStatus check_dtype(MothDType d) {
   if ((unsigned)d < MOTH_NDTYPES && moth_edge_dtypes >> d & 1 && !moth_dtype_is_opt_in(d))
     return MOTH_OK;
-  return moth_fail(MOTH_ERR_TYPE, "[edge] this library does not compute in %s", moth_dtype_name(d));
+  const char *name = (unsigned)d < MOTH_NDTYPES ? moth_dtype_name(d) : "this dtype";
+  return moth_fail(MOTH_ERR_TYPE,
+                   "[edge] this library does not compute in %s; build it with OPS_OF naming the "
+                   "model's file, or with %s in EDGE_DTYPES",
+                   name, name);
 }
 
 /* A row-major tensor in a storage of its own. */

@@ -34,14 +34,18 @@ local function stand_ins(program, point)
   for _, node in ipairs(program.nodes) do
     if programs.controls[node.op] then
       local like, parts = {}, {}
-      for i, meta in ipairs(node.metas) do like[i] = { dtype = meta.dtype, shape = shape_at(meta.shape, point) } end
+      for i, meta in ipairs(node.metas) do
+        like[i] = { dtype = meta.dtype, shape = shape_at(meta.shape, point) }
+      end
       for i = 1, node.args.n do
         local a = node.args[i]
         if type(a) == "table" and a.kind == "program" then parts[#parts + 1] = a.program end
       end
       local ops = require("moth.export.control").stand_in(node.op, like, function() end)
       of[node] = ops
-      for i, made in ipairs(ops) do of[made.op] = { name = node.op, parts = parts, place = node.at, is_rest = i > 1 } end
+      for i, made in ipairs(ops) do
+        of[made.op] = { name = node.op, parts = parts, place = node.at, is_rest = i > 1 }
+      end
     end
   end
   return of
@@ -62,7 +66,9 @@ end
 -- The calls of kernels at given sizes; calls of control have `control` = "cond" or "while_loop" and `parts`, lowered.
 function lowered(program, state, point)
   local args, found, kept = {}, stand_ins(program, point), {}
-  for i, input in ipairs(program.inputs) do args[i] = B.ops.empty(shape_at(input.shape, point), { dtype = input.dtype }) end
+  for i, input in ipairs(program.inputs) do
+    args[i] = B.ops.empty(shape_at(input.shape, point), { dtype = input.dtype })
+  end
   for name, fn in each(programs.controls) do
     kept[name], programs.controls[name] = fn, run_stand_in(found)
   end
@@ -94,7 +100,10 @@ local function refuse(call, why)
   check.fail("[edge.export] %s (%s): %s", call.op, call.place ~= "" and call.place or "?", why)
 end
 
-local function check_call(call)
+local function check_call(call, values)
+  for _, id in ipairs(call.results) do
+    if values[id].dtype:find "^complex" then refuse(call, "the edge library has no complex numbers") end
+  end
   if call.op:find("::", 1, true) then refuse(call, "an op of one's own is not in the edge library") end
   if call.dynamic then
     refuse(call, "the sizes of its results depend on elements, and the edge library plans memory before it runs")
@@ -333,7 +342,9 @@ function Writer:part(low, inputs, fresh)
   local outputs = {}
   for i, id in ipairs(low.outputs) do
     outputs[i] = part.of[id]
-    if fresh and low.values[part.root[id]].kind ~= "made" then outputs[i] = self:add("clone", { value(outputs[i]) }, 1) end
+    if fresh and low.values[part.root[id]].kind ~= "made" then
+      outputs[i] = self:add("clone", { value(outputs[i]) }, 1)
+    end
   end
   return outputs
 end
@@ -386,7 +397,7 @@ function Writer:run(calls, all)
       local made = self[call.control](self, call)
       for i, id in ipairs(call.results) do self.of[id] = made[i] end
     else
-      check_call(call)
+      check_call(call, self.values)
       self:call(call)
     end
   end
@@ -468,7 +479,8 @@ local function program_text(self, ep, state, outputs, quote)
   table.sort(written)
   return ('{"dims":[%s],"inputs":[%s],"tensors":%s,%s"ops":[%s],"calls":[%s],"outputs":%s}'):format(
     table.concat(dims, ","), table.concat(inputs, ","), list_text(state, function(s) return quote(s.name) end),
-    #written > 0 and ('"written":[%s],'):format(table.concat(written, ",")) or "", table.concat(ops, ","), table.concat(calls, ","), list_text(outputs, function(o)
+    #written > 0 and ('"written":[%s],'):format(table.concat(written, ",")) or "", table.concat(ops, ","),
+    table.concat(calls, ","), list_text(outputs, function(o)
       return ("[%s,%d]"):format(quote(o.name), o.id)
     end))
 end
@@ -513,8 +525,8 @@ local function check_written(state, file, ninputs)
   for i, s in ipairs(state) do
     for k, other in ipairs(state) do
       if i ~= k and file.written[ninputs + i - 1] and B.storage_id(s.of) == B.storage_id(other.of) then
-        check.fail("[edge.export] the program writes to %s, whose memory it shows as %s, too: give them memory of their "
-          .. "own", s.name, other.name)
+        check.fail("[edge.export] the program writes to %s, whose memory it shows as %s, too: give them memory of "
+          .. "their own", s.name, other.name)
       end
     end
   end
@@ -535,7 +547,7 @@ local function output_names(count, given)
   return names
 end
 
-local function check_program(ep)
+local function check_program()
   if moth.get_default_dtype().name ~= "float32" then
     check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
       moth.get_default_dtype().name)
@@ -547,7 +559,7 @@ M.check_program = check_program
 -- dtypes for
 -- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
-  check_program(ep)
+  check_program()
   local points, names = records.points_of(ep.program)
   local list = {}
   for i, point in ipairs(points) do list[i] = lowered(ep.program, ep.tensors, point) end

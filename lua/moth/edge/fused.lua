@@ -6,7 +6,7 @@ local explain = require "moth.compile.explain"
 local file = require "moth.edge.file"
 local inductor = require "moth.compile.inductor"
 local native = require "moth.kernel.native"
-local programs = require "moth.export.program"
+local controls = require("moth.export.program").controls
 local runtime = require "moth.compile.runtime"
 local tree = require "moth.lang.tree"
 local C = B.compile
@@ -50,9 +50,9 @@ end
 -- kernels; what
 -- moth_lua says of the graph; the list of calls of it and { kernel = … }.
 function M.lower(ep, names)
-  file.check_program(ep)
+  file.check_program()
   for node in ep.program:calls() do
-    if programs.controls[node.op] then
+    if controls[node.op] then
       check.fail("[aot_compile] %s (%s): code is generated for calls one after the other\nHINT: moth.edge.export keeps "
         .. "branches and loops; or compile one program for each case", node.op, node.at)
     end

@@ -64,8 +64,8 @@ local function same_results(where, a, b, what)
   if not same then check.fail("[%s] %s: results of the same number, dtypes and sizes are expected", where, what) end
 end
 
---- Ops for one call, whose results are like those of a program, MOST to an op; `make` turns the node of the first into a
--- call, which takes the results of the others.
+--- Ops for one call, whose results are like those of a program, MOST to an op; `make` turns the node of the first into
+-- a call, which takes the results of the others.
 local MOST = 4
 function M.stand_in(name, like, make)
   count = count + 1
