@@ -238,6 +238,18 @@ describe("the edge library", function()
     assert.truthy(run(("%sedge-run %s"):format(at, file)):find("float64; build it with OPS_OF naming"))
   end)
 
+  it("has the kernels that int8 models need, where OPS_OF names one", function()
+    local q, folder = moth.quantization, file .. ".gen"
+    local model = q.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)):eval(), { nn.Linear })
+    agrees(model, { moth.randn(2, 8) })
+    local said = run(("mkdir -p %s/kernels && %s src/ops/gen.lua %s --edge '' %s"):format(folder,
+      os.getenv "LUAJIT" or "luajit", folder, file))
+    assert.equal("rc=0\n", said)
+    local sources = read(folder .. "/sources.mk")
+    os.execute("rm -r " .. folder)
+    for _, name in ipairs { "int8.c", "int8_product.c" } do assert.truthy(sources:find(name, 1, true), name) end
+  end)
+
   it("is small, and has no names but its own #M420", function()
     if not built "edge-spec" then return pending("make edge-test: not built") end
     if build:find "asan" or build:find "ubsan" then return pending("sanitizers make it larger") end

@@ -23,7 +23,7 @@ local function reader_of(paths, read)
   for _, path in ipairs(paths) do
     texts[path] = read(path)
     for symbol in ("\n" .. texts[path]):gmatch("\n[%w_][%w_ %*]-%f[%w_](moth_[%w_]+)%s*[%(=%[]") do
-      home[symbol] = home[symbol] or path
+      if not home[symbol] or home[symbol]:find "%.h$" then home[symbol] = path end
     end
   end
   return texts, home
@@ -60,6 +60,7 @@ end
 -- Whether a program without gradients may call it, and nothing else is needed for it.
 local function is_common(op, ops, texts, home)
   if op.kind == "effect" or op.kind == "random" or op.draws and not op.name:find "^attention" then return false end
+  if op.name:find "_int8" then return false end -- of dtypes that it has not
   if is_gradient(op, ops) or op.kind == "extern" and op.internal then return false end
   if op.name:find "^special_" or op.family == "amp" or op.family == "optim" then return false end
   local path = home[op.cpu]
@@ -68,7 +69,8 @@ end
 
 -- Whether the library can run it at all: views, and ops with a kernel whose results' sizes follow from their arguments.
 local function is_possible(op)
-  return op.kind ~= "composite" and op.shape ~= "dynamic" and not op.all_devices or op.name == "copy_" or op.name == "to_copy"
+  return op.kind ~= "composite" and op.shape ~= "dynamic" and not op.all_devices or op.name == "copy_"
+    or op.name == "to_copy" or op.name:find "_int8" ~= nil
 end
 
 local function choose(ops, by_name, names, texts, home)

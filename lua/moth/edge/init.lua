@@ -22,7 +22,8 @@ local M = {}
 -- copied when the file is loaded, and keep what is written from run to run, until session:reset() (moth_edge_reset).
 --
 -- Errors: what the library cannot run: calls whose results' sizes depend on elements (nonzero), ops of one's own,
--- complex numbers, numbers that depend on a dynamic size in no way that can be followed, writes to operands of moth.cond.
+-- complex numbers, numbers that depend on a dynamic size in no way that can be followed, writes to operands of
+-- moth.cond.
 M.export = signature("edge.export(any program, path path, *, table output_names?)", function(ep, path, names)
   if not export.is_exported(ep) then
     check.fail("[edge.export] expected an exported program, got %s\nHINT: moth.export(model:eval(), { x }) makes one",
