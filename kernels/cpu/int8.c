@@ -384,6 +384,45 @@ static void strips_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+static bool is_depthwise(const Job *j) {
+  const Shape *s = &j->s;
+  return s->n == 1 && s->channels == 1 && s->kernel[0] * s->kernel[1] <= MOTH_INT8_TAPS &&
+         j->stride[1] <= 2;
+}
+
+/* Rows of the results of depthwise convolutions: packed weights would be fifteen sixteenths padding. */
+static void depthwise_range(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const Shape *s = &j->s;
+  int64_t width = s->kernel[1] / (s->segments / s->kernel[0]); /* taps of a segment */
+  for (int64_t i = begin; i < end; i++) {
+    int64_t unit = i / j->oh, y = i % j->oh, group = unit % s->groups;
+    int64_t image = unit / s->groups, at[MOTH_INT8_TAPS];
+    int32_t weight[MOTH_INT8_TAPS];
+    MothInt8Weight w = weight_of(j, group);
+    MothInt8Depthwise d = {.in = image_at(j, image, group, y * j->stride[0]),
+                           .n = j->ow,
+                           .stride = j->stride[1],
+                           .taps = s->kernel[0] * s->kernel[1],
+                           .weight = weight,
+                           .at = at,
+                           .less = j->row_zero * w.sums[0],
+                           .scale = (const char *)j->t[SCALE]->data + group * j->real,
+                           .row_scale = &j->row_scale,
+                           .relu = j->finish.relu};
+    if (j->t[BIAS])
+      d.bias = (const char *)j->t[BIAS]->data + group * j->real;
+    for (int64_t t = 0; t < d.taps; t++) {
+      int64_t segment = t / width, k = t % width;
+      at[t] = w.at[segment] + k;
+      weight[t] = w.panels[(segment * w.length + k / 4 * 4) * 16 + k % 4];
+    }
+    int64_t row = ((j->first + image) * s->groups + group) * j->oh + y;
+    d.out = (char *)j->t[OUT]->data + row * j->ow * j->real;
+    j->k->int8_depthwise(&d);
+  }
+}
+
 static MothStatus conv_run(Job *j, const int64_t *dilation, bool apart) {
   const MothTensor *x = j->t[INPUT], *out = j->t[OUT];
   int last = x->ndim - 1;
@@ -406,7 +445,8 @@ static MothStatus conv_run(Job *j, const int64_t *dilation, bool apart) {
   }
   int64_t each = j->image_bytes * j->s.groups;
   int64_t some = moth_min64(images, moth_max64(1, IMAGES_BYTES / each));
-  MothStatus s = take_work(j, some * each);
+  bool depthwise = is_depthwise(j);
+  MothStatus s = take_work(j, some * each + MOTH_INT8_PIXELS * j->stride[1]);
   j->images = j->work;
   j->strips = (j->oh * j->ow + STRIP - 1) / STRIP;
   j->finish.out_row = 1;
@@ -416,7 +456,10 @@ static MothStatus conv_run(Job *j, const int64_t *dilation, bool apart) {
     int64_t n = moth_min64(some, images - j->first) * j->s.groups;
     moth_parallel_for(n * j->padded[0], moth_cpu_grain(2 * j->padded[1] * j->s.channels),
                       pixels_range, j);
-    moth_parallel_for(n * j->strips, moth_cpu_flops_grain(flops), strips_range, j);
+    if (depthwise)
+      moth_parallel_for(n * j->oh, moth_cpu_grain(j->ow * j->s.segments), depthwise_range, j);
+    else
+      moth_parallel_for(n * j->strips, moth_cpu_flops_grain(flops), strips_range, j);
   }
   if (far)
     moth_free(far, size);

@@ -59,6 +59,21 @@ typedef struct MothInt8Pixels {
   int32_t zero;
 } MothInt8Pixels;
 
+/* A row of a depthwise convolution: out[x] = finished sum of weight[t] * in[at[t] + x * stride]. Whole runs of
+ * MOTH_INT8_PIXELS are read, so that there must be bytes behind the last row. */
+enum { MOTH_INT8_TAPS = 64, MOTH_INT8_PIXELS = 32 };
+typedef struct MothInt8Depthwise {
+  const uint8_t *in;
+  int64_t n, stride, taps; /* stride 1 or 2 */
+  const int32_t *weight;
+  const int64_t *at;
+  int32_t less;             /* the zero point times the sum of the weight */
+  const void *scale, *bias; /* real: one element; bias may be NULL */
+  const void *row_scale;    /* real */
+  bool relu;
+  void *out; /* real [n] */
+} MothInt8Depthwise;
+
 /* A tile of sums to results. */
 typedef struct MothInt8Finish {
   const int32_t *sums; /* [rows][MOTH_INT8_COLUMNS] */

@@ -78,7 +78,8 @@ describe("int8 products #M441", function()
   -- n c h w, k, kernel, stride, padding, dilation, groups
   for _, s in ipairs { { 2, 3, 7, 6, 5, 3, 1, 1, 1, 1 }, { 1, 4, 9, 8, 6, 3, 2, 1, 2, 2 },
     { 1, 16, 5, 20, 70, 1, 1, 0, 1, 1 },
-    { 2, 18, 6, 5, 18, 3, 1, 2, 1, 18 }, { 1, 33, 4, 50, 3, 2, 1, 0, 3, 1 } } do
+    { 2, 18, 6, 5, 18, 3, 1, 2, 1, 18 }, { 2, 3, 6, 37, 3, 3, 1, 1, 1, 3 }, { 1, 3, 9, 75, 3, 5, 2, 2, 2, 3 },
+    { 1, 2, 9, 40, 2, 3, 3, 1, 1, 2 }, { 1, 33, 4, 50, 3, 2, 1, 0, 3, 1 } } do
     local n, c, h, w, k, size, stride, pad, dilation, groups = unpack(s)
     it(("conv2d_int8 of %dx%d on %dx%dx%d is conv2d of integers"):format(size, size, c, h, w), function()
       local x = tensor(bytes(n * c * h * w, 0, 255, c), { n, c, h, w }, "uint8")
