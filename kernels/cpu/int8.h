@@ -106,6 +106,7 @@ typedef struct MothInt4 {
   int8_t *values;    /* [rows][blocks][128] */
   int32_t *starts;   /* [rows][blocks][16] */
   void *scales;      /* real [rows][blocks][16]: of the activations, of each lane */
+  int64_t ahead;     /* rows of the weight that are fetched before */
 } MothInt4;
 
 /* Columns of a product in float32, by AVX-512 VNNI where moth_int8_vnni(). */
