@@ -85,6 +85,20 @@ describe("moth.onnx.export", function()
     end
   end)
 
+  it("dimensions by the names of arguments, too; a name that is none is an error #quick #M422", function()
+    local function f(ids, scale) return nn.functional.one_hot(ids, 5):float():matmul(scale) end
+    local ids, scale = moth.randint(1, 6, { 2, 3 }), moth.randn(5, 2)
+    local axes = { ids = { [1] = "batch", [2] = moth.Dim("time", { min = 2, max = 9 }) }, output = { [1] = "batch" } }
+    local m = written(f, { ids, scale }, path, { dynamic_axes = axes })
+    assert.same({ "batch", "time" }, m.shape)
+    ids = moth.randint(1, 6, { 4, 7 })
+    local got = moth.onnx.InferenceSession(path):run(nil, { ids = ids - 1, scale = scale })[1]
+    assert.is_true(moth.allclose(f(ids, scale), got))
+    fails("no argument id", f, { ids, scale }, path, { dynamic_axes = { id = { [1] = "batch" } } })
+    fails("no argument id", f, { ids, scale }, path, { dynamic_axes = { id = { [1] = "batch" } },
+      input_names = { "x", "y" } })
+  end)
+
   it("takes an exported program; the input keeps the argument's name #quick #M423", function()
     local ep = moth.export(function(x) return x:softmax(2) end, { moth.randn(2, 3) })
     local m = written(ep, nil, path, { dynamo = true })

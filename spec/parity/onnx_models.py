@@ -81,7 +81,6 @@ def layers():
     words = lambda b: (torch.randn(b, 7, 6),)
     for kind in "LSTM GRU RNN".split():
         cases[kind.lower()] = (lambda kind=kind: Packed(kind, num_layers=2, bidirectional=True), words)
-    cases["lstm_projected"] = (lambda: Packed("LSTM", proj_size=4), words)
     cases["lstm_no_bias"] = (lambda: Packed("LSTM", bias=False), words)
     cases["encoder"] = (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2,
                                                       enable_nested_tensor=False), lambda b: (torch.randn(b, 5, 8),))
@@ -91,7 +90,7 @@ def layers():
                                                  nn.GroupNorm(2, 8), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(64, 4)),
                            lambda b: (torch.randn(b, 3, 16),))
     cases["conv3d_net"] = (lambda: nn.Sequential(nn.Conv3d(2, 4, 3, stride=2), nn.InstanceNorm3d(4, affine=True),
-                                                 nn.ELU(), nn.AdaptiveAvgPool3d((1, 2, 1)), nn.Flatten()),
+                                                 nn.ELU(), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
                            lambda b: (torch.randn(b, 2, 8, 8, 8),))
     cases["bag"] = (lambda: nn.EmbeddingBag(10, 4, mode="mean"), lambda b: (torch.randint(0, 10, (b, 5)),))
     cases["bilinear"] = (lambda: nn.Bilinear(3, 4, 2), lambda b: (torch.randn(b, 3), torch.randn(b, 4)))

@@ -4,11 +4,10 @@ local moth = require "moth"
 local import = require "moth.onnx.import"
 local rule = import.rule
 
-local function wide(x) return (x:dtype() == moth.float64 or x:dtype() == moth.float32) and x or x:to(moth.float32) end
-
--- The last dimension of 1 or 2, real and imaginary part, as a complex tensor.
+-- The last dimension of 1 or 2, real and imaginary part, as a complex tensor. Transforms are computed in float64: sums
+-- that cancel are 0 then.
 local function complex_of(x)
-  x = wide(x)
+  x = x:to(moth.float64)
   if x:size(-1) == 1 then return moth.complex(x:squeeze(-1), moth.zeros_like(x:squeeze(-1))) end
   return moth.view_as_complex(x:contiguous())
 end

@@ -9,6 +9,7 @@ local class = require "moth.class"
 local each = require "moth.each"
 local export = require "moth.export"
 local messages = require "moth.onnx.messages"
+local sizes = require "moth.export.sizes"
 local writer = require "moth.onnx.writer"
 
 local M = {}
@@ -27,21 +28,22 @@ local function names(o, key)
   return list
 end
 
--- dynamic_axes, by the names of inputs, as dynamic_shapes.
-local function dynamic_shapes(axes, input_names, count)
-  local out = {}
+-- dynamic_axes, by the names or positions of inputs, as dynamic_shapes. Those of outputs follow from them.
+local function dynamic_shapes(axes, input_names, output_names)
+  local out, known = {}, { output = true }
+  for i, name in ipairs(input_names or {}) do known[name] = i end
+  for _, name in ipairs(output_names or {}) do known[name] = known[name] or true end
   for name, dims in each(axes) do
-    local at
-    for i = 1, count do
-      if name == (input_names and input_names[i] or nil) or name == i then at = i end
-    end
-    if at then
+    local at = known[name] or name -- a position, or an argument's name
+    if at ~= true and not (type(at) == "string" and at:find("^output_%d+$")) then
       if type(dims) ~= "table" then
         check.fail("[onnx.export] dynamic_axes: %s: expected { [dimension] = name }, got %s", tostring(name),
           class.name(dims))
       end
       out[at] = {}
-      for d, label in each(dims) do out[at][d] = export.Dim(tostring(label)) end
+      for d, label in each(dims) do
+        out[at][d] = class.is_a(label, sizes.Dim) and label or export.Dim(tostring(label))
+      end
     end
   end
   return out
@@ -76,7 +78,7 @@ function M.export(model, args, path, o, ...)
       check.fail("[onnx.export] expected a tensor or a list of arguments, got %s", class.name(args))
     end
     local dynamic = o.dynamic_shapes
-    if o.dynamic_axes then dynamic = dynamic_shapes(o.dynamic_axes, input_names, #args) end
+    if o.dynamic_axes then dynamic = dynamic_shapes(o.dynamic_axes, input_names, output_names) end
     ep = export(model, args, { dynamic_shapes = dynamic })
   elseif o.dynamic_axes or o.dynamic_shapes then
     check.fail("[onnx.export] the dimensions of an exported program are those it was exported with")
