@@ -14,6 +14,7 @@ local nn = require "moth.nn"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local class = require "moth.class"
+local ops = require "moth.dispatch.ops"
 local tree = require "moth.lang.tree"
 local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
@@ -196,9 +197,34 @@ end
 --- The program as a module, with its parameters and buffers by name: to train, to compile, to save a state dict of.
 function Exported:module() return Loaded(self) end
 
---- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md).
+-- Whether an op's record says what it is made of.
+local function has_parts(op)
+  local record = ops.get(op)
+  return record ~= nil and (record.decompose ~= nil or record.expr ~= nil)
+end
+
+--- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md); left
+-- out: of all that are made of others, until none is left.
 function Exported:decompose(set)
+  if set == nil then
+    local ep = self
+    for _ = 1, 8 do
+      local missing = {}
+      for node in ep.program:calls() do
+        if has_parts(node.op) then missing[node.op] = true end
+      end
+      if next(missing) == nil then break end
+      ep = ep:decompose(missing)
+    end
+    return ep
+  end
   if type(set) ~= "table" then check.fail("[export] decompose: expected { op = true }, got %s", class.name(set)) end
+  for op, how in each(set) do
+    if how == true and type(op) == "string" and not has_parts(op) then
+      check.fail("[export] decompose: %s", ops.get(op) and op .. " is a kernel, it is not made of other ops"
+        or "there is no op '" .. op .. "'")
+    end
+  end
   local given = { inputs = self.program.inputs, tensors = {}, leaves = {}, spec = self.spec, dims = self.program.dims,
     example = self.example }
   given.leaves = tree.flatten(example_inputs(self))
