@@ -85,6 +85,26 @@ describe("moth.onnx.export", function()
     end
   end)
 
+  it("newer opsets have more operators: Gelu 20, RMSNormalization and Attention 23 #quick", function()
+    local norm = nn.RMSNorm(8)
+    local function f(x)
+      return nn.functional.scaled_dot_product_attention(x, x, norm(x):gelu(), { is_causal = true })
+    end
+    local x = moth.randn(1, 2, 3, 8)
+    local found = {}
+    for opset, ir in pairs { [17] = 8, [18] = 8, [20] = 9, [22] = 10, [23] = 11 } do
+      local m = written(f, { x }, path, { opset_version = opset })
+      assert.equal(opset, m.opset)
+      assert.equal(ir, m.ir)
+      found[opset] = m.ops
+      assert.is_true(moth.allclose(f(x), moth.onnx.InferenceSession(path):run(nil, { x = x })[1], { atol = 1e-5 }))
+    end
+    assert.is_nil(found[18]:find("Gelu"))
+    assert.truthy(found[22]:find("Gelu"))
+    assert.is_nil(found[22]:find("Attention"))
+    assert.equal("RMSNormalization Gelu Attention Identity", found[23])
+  end)
+
   it("dimensions by the names of arguments, too; a name that is none is an error #quick #M422", function()
     local function f(ids, scale) return nn.functional.one_hot(ids, 5):float():matmul(scale) end
     local ids, scale = moth.randint(1, 6, { 2, 3 }), moth.randn(5, 2)

@@ -203,8 +203,8 @@ local function has_parts(op)
   return record ~= nil and (record.decompose ~= nil or record.expr ~= nil)
 end
 
---- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md); left
--- out: of all that are made of others, until none is left.
+--- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md);
+-- left out: of all that are made of others, until none is left.
 function Exported:decompose(set)
   if set == nil then
     local ep = self
