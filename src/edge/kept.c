@@ -84,7 +84,9 @@ void moth_edge_keep_call(MothModel *m, MothEdgeCall *c) {
 }
 
 void moth_edge_keep_made(MothModel *m, MothEdgeCall *c) {
-  for (Kept *k = m->keeper.fills ? c->kept : NULL; k; k = k->next)
+  Kept *k = m->keeper.fills ? c->kept : NULL;
+  for (uint32_t i = 0; k && i < m->keeper.asked;
+       i++, k = k->next) /* those behind: of other sizes */
     k->made = true;
 }
 
