@@ -1,5 +1,5 @@
 --- Language models: tokens a second of a GPT-2 (124 M parameters, random) beside PyTorch's, eager, in turn; paged
--- attention beside contiguous; tokenizers beside the tokenizers package. The best of the rounds counts.
+-- attention beside contiguous; tokenizers beside the tokenizers package. Medians of the rounds, and the load.
 --   luajit bench/llm.lua [--threads=1,2] [--tokens=24] [--rounds=5] [--no-torch] [--tokenizer=FILE] [--text=FILE]
 local moth = require "moth"
 local now = moth.utils.system.now
@@ -17,7 +17,17 @@ for _, a in ipairs(arg) do
   end
 end
 
-local function best(list) return math.min(unpack(list)) end
+local function median(list)
+  local sorted = { unpack(list) }
+  table.sort(sorted)
+  return sorted[math.floor(#sorted / 2) + 1]
+end
+local function load()
+  local f = io.open "/proc/loadavg"
+  local text = f and f:read "*l" or ""
+  if f then f:close() end
+  return text:match "^%S+" or "-"
+end
 
 -- ---- the other process -------------------------------------------------------------------------------
 
@@ -37,10 +47,10 @@ if not o.no_torch then
 end
 
 local function row(name, moths, theirs, unit)
-  print(("| %s | %.3g %s | %s | %s |"):format(name, moths, unit, theirs and ("%.3g"):format(theirs) or "-",
-    theirs and ("%.2f"):format(moths / theirs) or "-"))
+  print(("| %s | %.3g %s | %s | %s | %s |"):format(name, moths, unit, theirs and ("%.3g"):format(theirs) or "-",
+    theirs and ("%.2f"):format(moths / theirs) or "-", load()))
 end
-print "| row | moth | PyTorch, eager (transformers) | ratio |\n|---|---|---|---|"
+print "| row | moth | PyTorch, eager (transformers) | ratio | load |\n|---|---|---|---|---|"
 
 -- ---- decoding ----------------------------------------------------------------------------------------
 
@@ -74,9 +84,9 @@ for threads in o.threads:gmatch "%d+" do
       own[r] = decode(batch, o.tokens)
       others[r] = ask("decode", threads, batch, PROMPT, o.tokens)
     end
-    local speed = batch * o.tokens / best(own)
+    local speed = batch * o.tokens / median(own)
     row(("decode, %s thread%s, %d sequence%s"):format(threads, threads == "1" and "" or "s", batch,
-      batch == 1 and "" or "s"), speed, #others > 0 and batch * o.tokens / best(others) or nil, "tokens/s")
+      batch == 1 and "" or "s"), speed, #others > 0 and batch * o.tokens / median(others) or nil, "tokens/s")
     if batch == 1 then one = speed else row("  8 sequences, times one's", speed / one, nil, "x") end
   end
 end
@@ -102,8 +112,8 @@ for _, length in ipairs { 256, 1024 } do
     for i = 1, LAYERS do moth.paged_attention(flat, caches[i][3], caches[i][4], blocks, lengths, counts) end
     a[r], b[r] = (between - begun) / LAYERS, (now() - between) / LAYERS
   end
-  print(("| attention of a token to %d: paged %.3g ms, contiguous %.3g ms | %.2f of contiguous | | |"):format(length,
-    best(b) * 1e3, best(a) * 1e3, best(b) / best(a)))
+  print(("| attention of a token to %d: paged %.3g ms, contiguous %.3g ms | %.2f of contiguous | | | %s |"):format(
+    length, median(b) * 1e3, median(a) * 1e3, median(b) / median(a), load()))
 end
 
 -- ---- tokenizers --------------------------------------------------------------------------------------
@@ -124,6 +134,6 @@ for r = 1, 3 do
   own[r] = now() - begun
   others[r] = ask("encode", o.tokenizer, path)
 end
-row(("tokenizer, %.1f MB, cold"):format(#text / 1e6), #text / best(own) / 1e6,
-  #others > 0 and #text / best(others) / 1e6 or nil, "MB/s")
+row(("tokenizer, %.1f MB, cold"):format(#text / 1e6), #text / median(own) / 1e6,
+  #others > 0 and #text / median(others) / 1e6 or nil, "MB/s")
 if o.text == "" then os.remove(path) end

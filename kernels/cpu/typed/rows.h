@@ -105,6 +105,11 @@ static void rows_dots(const MothGemm *g) {
             rows_tile(g, x + i * g->a_row, b + q * g->b_col, out + i * g->c_row + q, 1, 1, false);
         continue;
       }
+      if (rows == 1 && r == 0) { /* one stream of memory, which the processor sees coming */
+        for (int q = 0; q < COLUMNS; q++)
+          rows_tile(g, x, b + q * g->b_col, out + q, 1, 1, true);
+        continue;
+      }
       switch (rows) {
         ROWS_CASE(1, COLUMNS)
         ROWS_CASE(2, COLUMNS)
