@@ -78,6 +78,20 @@ describe("language models #M444", function()
     fails("layers of type 'linear_attention'", { sliding_window = 4, use_sliding_window = true,
       layer_types = { "linear_attention" } })
     fails("the weights do not fit: missing .*k_norm", { model_type = "qwen3" })
+    local sd, other = moth.load(folder .. "qwen2/model.safetensors"), {}
+    for name, t in pairs(sd) do other[name] = name:find "norm" and t or t:half() end
+    moth.save_safetensors(other, path .. "/model.safetensors")
+    fails("type 'none'", { model_type = "none" })
+    os.execute(("cp %sqwen2/config.json %s"):format(folder, path))
+    assert.equal(moth.float16, moth.models.load(path).model.norm.weight:dtype()) -- norms are float32 in the file
+    other["lm_head.weight"] = sd["lm_head.weight"]:to(moth.int8)
+    moth.save_safetensors(other, path .. "/model.safetensors")
+    assert.error_matches(function() moth.models.load(path) end, "the weight lm_head.weight is of .*int8; floats")
+    os.remove(path .. "/model.safetensors")
+    local f = assert(io.open(path .. "/model.safetensors.index.json", "w"))
+    f:write '{"weight_map": 3}'
+    f:close()
+    assert.error_matches(function() moth.models.load(path) end, "has no table weight_map")
   end)
 end)
 

@@ -114,6 +114,7 @@ function M.read(config, sd, where)
     fail(where, "weights quantized by %s are not supported; take the plain ones, or a GGUF file",
       tostring(config.quantization_config.quant_method))
   end
+  pretrained.one_dtype(sd, where)
   local width, heads, layers = of "hidden_size", of "num_attention_heads", of "num_hidden_layers"
   local most = of("max_position_embeddings", 2048)
   local original = config.original_max_position_embeddings

@@ -3,6 +3,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local pretrained = require "moth.models.pretrained"
 
 local M = {}
 
@@ -216,23 +217,6 @@ end
 
 M.tokenizer = tokenizer_of
 
--- Files of float16 keep norms and biases as float32: brought to the dtype of all matrices, or all to float32.
-local function one_dtype(tensors)
-  local wide, dtype, mixed = nil, nil, false
-  for name, t in each(tensors) do
-    if t:dim() > 1 and not name:find "^position" then
-      mixed = mixed or dtype ~= nil and dtype ~= t:dtype()
-      dtype = t:dtype()
-    end
-    wide = wide or t:dtype() ~= dtype
-  end
-  if not wide and not mixed then return end
-  if mixed then dtype = moth.float32 end
-  for name, t in each(tensors) do
-    if t:dtype() ~= dtype and name ~= "rope_freqs.weight" then tensors[name] = t:to(dtype) end
-  end
-end
-
 --- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }.
 function M.load(path, where)
   local file = moth.gguf.load(path)
@@ -242,7 +226,7 @@ function M.load(path, where)
       .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
   end
   local names, make = kinds[kind][1], kinds[kind][2]
-  one_dtype(file.tensors)
+  pretrained.one_dtype(file.tensors, where)
   local model = moth.fake_mode(make, file, reader(file.metadata, path, where), where, path)
   local own = {}
   for name, t in each(file.tensors) do
@@ -250,7 +234,7 @@ function M.load(path, where)
     if short then own[short] = t elseif name ~= "rope_freqs.weight" then own[name] = t end
   end
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
-  require("moth.models.pretrained").load(model, own, where, ignore, nil, true)
+  pretrained.load(model, own, where, ignore, nil, true)
   if model.reset_buffers then model:reset_buffers() end
   local eos = file.metadata["tokenizer.ggml.eos_token_id"]
   return model, tokenizer_of(file.metadata, path, where),

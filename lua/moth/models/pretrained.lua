@@ -55,12 +55,32 @@ function M.read(folder, where, is_mapped)
   if not exists(index) then
     check.fail("[%s] %s has neither model.safetensors nor pytorch_model.bin", where, folder)
   end
-  local parts, all = {}, {}
-  for _, file in each(json(index, where).weight_map or {}) do parts[file] = true end
+  local parts, all, map = {}, {}, json(index, where).weight_map
+  if type(map) ~= "table" then check.fail("[%s] %s has no table weight_map", where, index) end
+  for _, file in each(map) do parts[file] = true end
   for file in each(parts) do
     for name, t in each(load(folder .. "/" .. file)) do all[name] = t end
   end
   return config, all
+end
+
+--- Brings weights {name = tensor} to one dtype where norms and biases have another than the matrices, as GGUF files of
+-- float16 have them; to float32 where the matrices differ. An error names a weight that is not of floats.
+function M.one_dtype(tensors, where)
+  local dtype, mixed
+  for name, t in each(tensors) do
+    if not t:is_floating_point() then
+      check.fail("[%s] the weight %s is of %s; floats are expected", where, name, tostring(t:dtype()))
+    end
+    if t:dim() > 1 and not name:find "^position" then
+      mixed = mixed or dtype ~= nil and dtype ~= t:dtype()
+      dtype = t:dtype()
+    end
+  end
+  if mixed then dtype = moth.float32 end
+  for name, t in each(tensors) do
+    if dtype and t:dtype() ~= dtype and name ~= "rope_freqs.weight" then tensors[name] = t:to(dtype) end
+  end
 end
 
 --- A field of a config: one of several names, or a default; an error without both.
