@@ -90,6 +90,8 @@ describe("tokenizers #quick", function()
     assert.equal("", tok:decode(tok:encode("")))
     local prefixed = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = true } }
     assert.equal("_wor ld <|end|> _wor", words(prefixed, "world<|end|>wor"))
+    assert.equal(#prefixed:encode(" \n"), #prefixed:encode("\n")) -- only a blank stands for the one in front
+    assert.equal("", prefixed:decode(prefixed:encode("")))
     local ids, mask = tok({ "hello", "hello world" }, { pad_id = 5 })
     assert.same({ 2, 3 }, ids:size())
     assert.same({ ids[1][1]:item(), 5, 5 }, ids[1]:totable())

@@ -25,7 +25,7 @@ function run.mark(text, step, first)
   if step[3] == "first" and not first or text:sub(1, #step[2]) == step[2] then return text end
   return step[2] .. text
 end
-function run.space(text) return text:find "^%s" and text or " " .. text end
+function run.space(text) return (text == "" or text:find "^ ") and text or " " .. text end -- a newline gets one, too
 function run.lower(text) return forms.lower(text) end
 function run.nfc(text) return forms.nfc(text) end
 function run.nfd(text) return forms.nfd(text) end
