@@ -160,7 +160,8 @@ static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGg
   int64_t unit;
   if (moth_gguf_block(e->type, &unit)) {
     MOTH_TRY(moth_tensor_new(e->ndim, e->shape, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, out));
-    return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel, (*out)->data);
+    return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel,
+                                (float *)(void *)(*out)->data);
   }
   MothDType dtype = e->type == MOTH_GGUF_TENSOR_F32   ? MOTH_FLOAT32
                     : e->type == MOTH_GGUF_TENSOR_F16 ? MOTH_FLOAT16
