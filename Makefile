@@ -364,24 +364,33 @@ parity: all
 	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
 	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
-# The parsers by libFuzzer; random calls, programs of hooks and damaged files through Lua (spec/fuzz/api.lua), on the
-# CPU and on the emulation. MOTH_SEED repeats the latter.
+# The parsers by libFuzzer, those in Lua by spec/fuzz/parsers.lua; random calls, programs of hooks and damaged files
+# through Lua (spec/fuzz/api.lua), on the CPU and on the emulation. MOTH_SEED repeats all but the first. The last line says
+# how many inputs each parser had.
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
+PARSERS   = graph onnx http gguf tokenizer checkpoint
 FUZZ_LUA  = MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} $(LUAJIT) spec/fuzz/run.lua --build=$(B)/asan \
   --preload=$$(gcc -print-file-name=libasan.so) $(if $(FUZZ_RUNS),MOTH_CASES=$(FUZZ_RUNS),MOTH_SECONDS=$(FUZZ_SECONDS))
+# said(name, command): runs it, and keeps what it says
+said      = { { $(2); } >$(B)/fuzz/$(1).said; failed=$$?; cat $(B)/fuzz/$(1).said; [ $$failed = 0 ]; }
 fuzz: deps-dev edge-test
 	$(SUBMAKE) $(GEN)/sources.mk
 	$(SUBMAKE) CC=gcc B=$(B)/asan SAN=$(ASAN) libs emu-lib
-	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files && $(FUZZ_LUA) -- models
+	@mkdir -p $(B)/fuzz && rm -f $(B)/fuzz/*.said
+	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files
 	@$(FUZZ_LUA) MOTH_CUDA=emu MOTH_DEVICE=cuda -- calls surface hooks
-	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
+	@for f in $(PARSERS); do $(call said,$$f,$(FUZZ_LUA) -- parsers $$f) || exit 1; done
+	@$(call said,sockets,$(subst LUA_PATH=",LUA_PATH="spec/?.lua;,$(INSIDE)) MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} MOTH_CASES=$$(($(or $(FUZZ_RUNS),500000) / 100)) $(B)/moth \
+	  spec/fuzz/sockets.lua)
+	@for f in $(FUZZERS); do $(call said,$$f,sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS)) || exit 1; done
 	@sh spec/fuzz/c_api.sh $(B)/asan $(B)/fuzz/c_api $(or $(FUZZ_RUNS),1000000) $$(date +%s)
 	$(SUBMAKE) B=$(B) SAN=address$(comma)undefined EDGE=$(B)/edge-asan OPS_OF="$(EDGE_MODELS)" edge-libs
 	@gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined $(WARN) -Isrc/edge -o $(B)/edge-asan/fuzz \
-	  spec/fuzz/edge_files.c $(B)/edge-asan/libmoth_edge.a -lm && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	  $(B)/edge-asan/fuzz $(or $(FUZZ_RUNS),100000) $$(date +%s) $(EDGE_MODELS)
+	  spec/fuzz/edge_files.c $(B)/edge-asan/libmoth_edge.a -lm && $(call said,edge,ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  $(B)/edge-asan/fuzz $(or $(FUZZ_RUNS),100000) $$(date +%s) $(EDGE_MODELS))
 	@MOTH_CASES=$$(($(or $(FUZZ_RUNS),1000000) / 1000)) MOTH_SEED=$$(date +%s) MOTH_TEST_TIMEOUT=7200 $(RUN) --build=$(B)/asan \
 	  --preload=$$(gcc -print-file-name=libasan.so) -- spec/lua/binding_spec.lua
+	@sed -n 's/^[^a-z]*\([a-z_]*\): *\([0-9]*\) .*/\1 \2/p' $(B)/fuzz/*.said | paste -sd, | sed 's/,/, /g; s/^/inputs: /'
 
 # The guides, the reference with a page for each op, class and module, a search; links are checked. Open
 # $(B)/site/index.html, or serve the folder.

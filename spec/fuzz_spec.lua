@@ -23,7 +23,7 @@ describe("fuzzing", function()
   it("calls with a protected page behind every block", function() run("calls", 600, "MOTH_GUARD=1") end)
   it("hooks", function() run("hooks", 2400) end)
   it("damaged files", function() run("files", 1200) end)
-  it("damaged models: ONNX files and exported programs", function() run("models", 240) end)
+  it("damaged models, requests, tokenizers and checkpoints: 400 of each", function() run("parsers", 400) end)
   it("calls on the emulation of CUDA", function()
     if not built("libmoth_cudaemu.so") then pending("make cudaemu: not built") end
     run("calls", 600, "MOTH_CUDA=emu", "MOTH_DEVICE=cuda")

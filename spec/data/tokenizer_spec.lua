@@ -141,6 +141,31 @@ describe("tokenizers #quick", function()
     assert.error_matches(function() byte_level(split) end, "its pattern is not known: x")
   end)
 
+  it("refuses files whose parts are of other kinds, with the place", function()
+    local function refused(pattern, model, fields)
+      model.type = "BPE"
+      assert.error_matches(function() tokenizer(model, fields or {}) end, pattern)
+    end
+    refused("model.vocab.a: expected a whole number", { vocab = { a = "0" }, merges = {} })
+    refused("model.vocab.a: expected a whole number", { vocab = { a = 1e300 }, merges = {} })
+    refused("the id 1048576 of 'a' is above", { vocab = { a = 2 ^ 20 }, merges = {} })
+    refused("model.merges: expected a list", { vocab = {}, merges = "a b" })
+    refused("model.merges%[1%]: expected a text or a list", { vocab = {}, merges = { 7 } })
+    refused("merge 1 is of tokens that are not", { vocab = { a = 0 }, merges = { { "a" } } })
+    -- An empty token would be found again and again at the same place.
+    refused("added_tokens%[1%].content: expected a text that is not empty", { vocab = { a = 0 }, merges = {} },
+      { added_tokens = { { id = 1, content = "" } } })
+    refused("pre_tokenizer.type: expected a text", { vocab = {}, merges = {} }, { pre_tokenizer = { type = 7 } })
+    refused("normalizer.normalizers%[1%]: expected an object", { vocab = {}, merges = {} },
+      { normalizer = { type = "Sequence", normalizers = { 5 } } })
+    refused("post_processor.special_tokens.x.ids%[1%]", { vocab = {}, merges = {} },
+      { post_processor = { type = "TemplateProcessing", special_tokens = { x = { ids = { "y" } } } } })
+    -- Fields that are null are not there.
+    local tok = tokenizer({ type = "BPE", vocab = { a = 0 }, merges = {}, unk_token = cjson.null },
+      { pre_tokenizer = cjson.null })
+    assert.same({ 1, 1 }, tok:encode("aa"))
+  end)
+
   -- What the tokenizers package gave (fixtures.py): GPT-2's and Llama 3's words, Llama 2's bytes and spaces, others.
   for _, name in ipairs { "gpt2", "llama3", "llama2", "metaspace", "digits", "gemma", "bert", "unigram" } do
     it("gives the ids of the tokenizers package, as " .. name, function()

@@ -1,66 +1,27 @@
 /* libFuzzer: what a rank sends to another one, in the middle of a job: on the connection of messages, or on that of
  * collectives. The first byte chooses which, and the call that waits.
- * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_wire.c
+ * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_wire.c src/comm/shared.c src/comm/tcp_steps.c src/comm/gloo.c
  */
 #include "comm/tcp_collectives.c"
 
 #include "comm/tcp_control.c"
 
-static MothWork *work_of(MothGroup *g, int op, int64_t count) {
-  MothWork *w = calloc(1, sizeof *w);
-  w->refs = 1;
-  w->group = g;
-  moth_group_retain(g);
-  w->head = (MothCommHead){.magic = 0x6d6f7468,
-                           .op = (uint8_t)op,
-                           .dtype = MOTH_FLOAT32,
-                           .ndim = 1,
-                           .root = op >= MOTH_COMM_SEND        ? 0
-                                   : op == MOTH_COMM_BROADCAST ? 1
-                                                               : -1,
-                           .seq = 1,
-                           .count = count,
-                           .shape = {count}};
-  w->itemsize = 4;
-  w->nin = w->nout = count;
-  w->peer = 1;
-  w->timeout = w->deadline = 1e18;
-  w->in = calloc((size_t)(2 * count), 4);
-  w->out = calloc((size_t)(2 * count), 4);
-  return w;
-}
-
-static void free_work(MothWork *w) {
-  free((char *)w->in);
-  free(w->out);
-  moth_work_release(w);
-}
+#include "spec/fuzz/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
-  static const int ops[] = {MOTH_COMM_ALL_REDUCE, MOTH_COMM_ALL_GATHER, MOTH_COMM_BROADCAST,
-                            MOTH_COMM_ALL_TO_ALL, MOTH_COMM_BARRIER,    MOTH_COMM_REDUCE_SCATTER};
   int ends[2];
   if (n < 1 || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0)
     return 0;
   MothTcpPeer peers[2] = {{.data = -1, .control = -1}, {.data = -1, .control = -1}};
   MothTcp e = {.peers = peers, .alarm = {-1, -1}, .bell = {-1, -1}};
-  MothGroup *g = calloc(1, sizeof *g);
-  *g = (MothGroup){
-      .refs = 1, .size = 2, .engine = &moth_engine_fake, .state = &e, .last = &g->first};
-  moth_comm_lock(&g->lock, &g->changed);
-  g->records = calloc(MOTH_COMM_RECORDS, sizeof *g->records);
-  moth_comm_lock(&e.lock, &e.changed);
-  e.group = g;
-  e.last_posted = &e.posted;
-  peers[0].last = &peers[0].first;
-  peers[1].last = &peers[1].first;
+  MothGroup *g = job_group(&e, &moth_engine_fake);
   moth_wire_prepare(ends[0]);
   if (write(ends[1], bytes + 1, n - 1) != (ssize_t)(n - 1))
     abort();
   shutdown(ends[1], SHUT_WR);
   bool messages = bytes[0] & 1;
-  MothWork *w = work_of(g, messages ? MOTH_COMM_RECV : ops[(bytes[0] >> 1) % 6], 4);
+  MothWork *w = job_work(g, messages ? MOTH_COMM_RECV : job_collectives[(bytes[0] >> 1) % 6], 4);
   if (messages) {
     Control c = {.e = &e, .g = g, .suspect = -1, .receives = w};
     c.last = &w->next;
@@ -96,12 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     peers[1].data = ends[0];
     (void)moth_tcp_run(g, w);
   }
-  free_work(w);
+  job_end(&e, g, w);
   close(ends[0]);
   close(ends[1]);
-  free(e.scratch);
-  pthread_mutex_destroy(&e.lock);
-  pthread_cond_destroy(&e.changed);
-  moth_group_release(g);
   return 0;
 }

@@ -2,7 +2,9 @@
 -- behind it.
 --
 --     luajit spec/fuzz/run.lua [--build=build] [--preload=libasan.so] [NAME=VALUE …] [-- calls surface hooks]
+--     luajit spec/fuzz/run.lua [--build=build] [--preload=libasan.so] [NAME=VALUE …] -- parsers onnx
 --
+-- The first is spec/fuzz/api.lua, whose episodes are 60 lines; the second spec/fuzz/parsers.lua, whose are one input.
 -- MOTH_SEED, MOTH_CASES (lines), MOTH_SECONDS and MOTH_DEVICE are handed on. Exits with 0 if nothing was found.
 local build, preload, environment, names = "build", nil, {}, {}
 local i = 1
@@ -43,15 +45,20 @@ end
 local function given(name) return tonumber(defaults[name] or os.getenv(name)) end
 local seconds, begun = given("MOTH_SECONDS") or math.huge, os.time()
 local wanted = given("MOTH_CASES") or seconds < math.huge and math.huge or 10000
-local deaths, failed, from, per = 0, false, 0, 60
+local parsers = names[1] == "parsers"
+local script, host = "spec/fuzz/api.lua", os.getenv("LUAJIT") or arg[-1] or "luajit"
+if parsers then
+  table.remove(names, 1)
+  script, host = "spec/fuzz/parsers.lua", build .. "/moth" -- which ends an input that takes long as Ctrl-C does
+end
+local deaths, failed, from, per = 0, false, 0, parsers and 1 or 60
 while from * per < wanted and os.time() - begun < seconds and deaths < 25 do
   defaults.MOTH_FROM = tostring(from)
-  if wanted < math.huge then defaults.MOTH_CASES = tostring(wanted - from * per) end
+  if wanted < math.huge then defaults.MOTH_CASES = tostring(parsers and wanted or wanted - from * per) end
   if seconds < math.huge then defaults.MOTH_SECONDS = tostring(seconds - (os.time() - begun)) end
   local parts = { "exec env" }
   for name, value in pairs(defaults) do parts[#parts + 1] = name .. "=" .. quote(value) end
-  parts[#parts + 1] = quote(os.getenv("LUAJIT") or arg[-1] or "luajit")
-  parts[#parts + 1] = "spec/fuzz/api.lua " .. table.concat(names, " ") .. " 2>" .. errors
+  parts[#parts + 1] = ("%s %s %s 2>%s"):format(quote(host), script, table.concat(names, " "), errors)
   io.stdout:flush()
   local status = os.execute(table.concat(parts, " "))
   if status == 0 or status == true then break end

@@ -17,11 +17,11 @@ describe("io", function()
   local program = build .. "/spec/io_check"
 
   lazy_setup(function()
-    local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen \
+    local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -I. -Isrc -I%s/gen \
       -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
       -Wl,--wrap=write,--wrap=fsync,--wrap=renameat,--wrap=fchmod,--wrap=openat \
       -o %s spec/io/*_check.c spec/fuzz/doubles.c src/core/environment.c \
-      src/core/error.c src/core/thread.c $(ls src/io/*.c | grep -v -e image.c -e mapped.c) -ldl -lpthread]])
+      src/core/error.c src/core/thread.c $(ls src/io/*.c | grep -v -e image.c -e mapped.c) -ldl -lpthread -lm]])
       :format(build, build, program))
     assert(ok, text)
   end)

@@ -193,4 +193,32 @@ describe("GGUF files", function()
     assert.is_false(ok)
     assert.matches("rows of the tensor x, of 32 elements, are no whole blocks of 256, as Q4_K has them", message)
   end)
+
+  it("say sizes that no tensor has: refused, before modules are made of them #quick", function()
+    local model = moth.models.GPT { vocab_size = 5, n_layer = 1, n_head = 1, n_embd = 4, block_size = 8 }
+    local path, other = os.tmpname(), os.tmpname() .. ".gguf"
+    finally(function()
+      os.remove(path)
+      os.remove(other)
+    end)
+    moth.models.save_gguf(model, path)
+    local file = moth.gguf.load(path)
+    local function refused(pattern, fields)
+      local metadata, tensors = {}, {}
+      for key, v in pairs(file.metadata) do metadata[key] = v end
+      for name, t in pairs(file.tensors) do tensors[name] = t end
+      for key, v in pairs(fields) do
+        if key:find("%.weight$") then tensors[key] = nil else metadata[key] = v end
+      end
+      moth.gguf.save(other, metadata, tensors)
+      assert.error_matches(function() moth.models.load(other) end, pattern)
+    end
+    refused("block_count is 2147483647, there are tensors of 1 blocks", { ["gpt2.block_count"] = 2 ^ 31 - 1 })
+    refused("gpt2.block_count: expected a whole number from 0 on, got 1", { ["gpt2.block_count"] = "1" })
+    refused("embedding_length is 1000000", { ["gpt2.embedding_length"] = 1e6 })
+    refused("has no matrix token_embd.weight", { ["token_embd.weight"] = true })
+    refused("tokenizer.ggml.tokens: expected a list", { ["tokenizer.ggml.tokens"] = 3 })
+    refused("bos_token_id is 7, there are 1 tokens", { ["tokenizer.ggml.tokens"] = { "a" },
+      ["tokenizer.ggml.model"] = "llama", ["tokenizer.ggml.bos_token_id"] = 7 })
+  end)
 end)

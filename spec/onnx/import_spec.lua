@@ -190,6 +190,48 @@ describe("moth.onnx", function()
     assert.truthy(block:find("benchmark_app -m model.onnx", 1, true))
   end)
 
+  it("what a small file may ask for is bounded: functions of functions, sparse tensors, n-grams #quick", function()
+    local proto = require "moth.tensorboard.proto"
+    local function model(...)
+      local f = assert(io.open(path, "wb"))
+      f:write(proto.int(1, 8), proto.bytes(8, proto.int(2, 17)), ...)
+      f:close()
+      return path
+    end
+    local function node(op, domain) -- y = op(x)
+      return proto.bytes(1, "x") .. proto.bytes(2, "y") .. proto.bytes(4, op) .. proto.bytes(7, domain)
+    end
+    local parts = {}
+    for i = 1, 28 do -- each calls the next one twice
+      local body = proto.bytes(7, node(i < 28 and "f" .. i + 1 or "Relu", i < 28 and "own" or ""))
+      parts[i] = proto.bytes(25, proto.bytes(1, "f" .. i) .. proto.bytes(4, "x") .. proto.bytes(5, "y") .. body .. body
+        .. proto.bytes(10, "own"))
+    end
+    fails("its functions make more than 262144 nodes", moth.onnx.InferenceSession,
+      model(proto.bytes(7, proto.bytes(1, node("f1", "own")) .. proto.bytes(11, proto.bytes(1, "x"))
+      .. proto.bytes(12, proto.bytes(1, "y"))), table.concat(parts)))
+
+    local one = proto.int(1, 1) .. proto.int(2, 1) .. proto.bytes(8, "s") .. proto.bytes(9, "\0\0\128\63")
+    local index = proto.int(1, 1) .. proto.int(2, 7) .. proto.int(7, 5)
+    local function sparse(n)
+      return model(proto.bytes(7, proto.bytes(15, proto.bytes(1, one) .. proto.bytes(2, index) .. proto.int(3, n))
+        .. proto.bytes(12, proto.bytes(1, "s"))))
+    end
+    assert.equal(1, moth.onnx.InferenceSession(sparse(9)):run(nil, {})[1]:sum():item())
+    fails("2.68435e%+08 elements is too large", moth.onnx.InferenceSession, sparse(2 ^ 28))
+
+    local function tfidf(counts, indexes)
+      write(17, { { "TfIdfVectorizer", { "x" }, { "y" }, { { "max_gram_length", 2 }, { "max_skip_count", 2 ^ 50 },
+        { "min_gram_length", 1 }, { "mode", "TF" }, { "ngram_counts", counts }, { "ngram_indexes", indexes },
+        { "pool_int64s", { 1, 2, 3, 4 } } } } }, { { "x", "int64", { 3 } } }, { { "y", "float32", { 3 } } }, {})
+      return moth.onnx.InferenceSession(path):run(nil, { x = int64 { 1, 3, 4 } })[1]:totable()
+    end
+    assert.same({ 1, 0, 1 }, tfidf({ 0, 2 }, { 0, 1, 2 }))
+    fails("ngram_counts must rise", tfidf, { 0, 2 ^ 50 }, { 0, 1, 2 })
+    fails("ngram_counts must rise", tfidf, { -7, 2 }, { 0, 1, 2 })
+    fails("the index 1125899906842624 of an n%-gram", tfidf, { 0, 2 }, { 0, 2 ^ 50, 2 })
+  end)
+
   it("a damaged file is an error, whatever its bytes are", function()
     local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)):eval()
     moth.onnx.export(net, moth.randn(1, 3), path)

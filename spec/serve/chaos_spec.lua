@@ -127,6 +127,33 @@ describe_served("moth.serve in trouble #M428", function()
     assert.equal(200, server:post("/v2/models/net/infer", BODY).status)
   end)
 
+  it("headers that raise errors in lua-http take no connection for ever", function()
+    local server = start { limits = { connections = 6 } }
+    for _ = 1, 10 do
+      for _, wrong in ipairs { "content-length: -1", "transfer-encoding: gzip", "transfer-encoding: gzip, chunked" } do
+        local client = server:connect()
+        client:send("POST /v2/models/net/infer HTTP/1.1\r\nhost: localhost\r\n" .. wrong .. "\r\n\r\nabc")
+        local answer = client:receive()
+        assert.is_true(answer == nil or answer.status >= 400 and answer.status < 500, wrong)
+        client:close()
+      end
+    end
+    for i = 1, 10 do -- the second of two that were sent together is cut off, or damaged
+      local client = server:connect()
+      client:send(client.format("POST", "/v2/models/net/infer", BODY)
+        .. ("GET /v2 HTTP/1.1\r\nhost: x\1\r\n"):sub(1, 3 * i))
+      assert.equal(200, client:receive().status)
+      client:close()
+    end
+    local client = server:connect()
+    client:send(client.format("POST", "/v2/models/net/infer", BODY):rep(3))
+    for _ = 1, 3 do assert.equal(200, client:receive().status) end
+    client:close()
+    assert.equal(200, server:post("/v2/models/net/infer", BODY).status)
+    assert.not_matches("traceback", server:messages())
+    assert.not_matches("attempt to", server:messages())
+  end)
+
   it("a full queue and a long wait: 429 and 503 with Retry-After", function()
     local server = start { limits = { queue = 2, wait_ms = 150 }, step_timeout = 0.6 }
     shell("kill -STOP " .. engines(server)[1])

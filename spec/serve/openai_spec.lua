@@ -77,6 +77,7 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     refused(400, "messages[0].content", "UTF%-8",
       { model = "echo", messages = { { role = "user", content = "\255" } } }, "/v1/chat/completions")
     refused(400, "prompt", "is missing", { model = "echo" })
+    refused(400, "prompt[1]", "expected a token id", { model = "echo", prompt = { 1, 1e300 } })
     refused(404, "model", "there is no language model 'x'", { model = "x", prompt = "a" })
     refused(400, nil, "^%[llm%] the prompt is too long$", { model = "echo", prompt = "!refuse" })
     local status = server:post("/v2/models/echo/infer", "{}").status

@@ -21,7 +21,8 @@ enum {
   MANY = 8 /* ranks */
 };
 
-/* Of a ring: both numbers only grow. */
+/* Of a ring: both numbers only grow. Each side counts its own for itself and tells it here; what the other one tells is
+ * checked, as the other process may have been damaged. */
 typedef struct Ends {
   _Alignas(LINE) _Atomic uint64_t written;
   _Alignas(LINE) _Atomic uint64_t taken;
@@ -36,8 +37,13 @@ typedef struct Front {
 } Front;
 _Static_assert(sizeof(Front) <= PAGE, "the front of a file is a page");
 
+typedef struct Own {
+  uint64_t written, taken; /* to this rank, and from it */
+} Own;
+
 struct MothShared {
   int rank, size, fd;
+  Own *own;       /* by rank */
   uint32_t heard; /* the bell, before this rank looked for the last time */
   size_t capacity, rings, bytes;
   Front *front[]; /* by rank; NULL: not open */
@@ -64,10 +70,13 @@ MothShared *moth_shared_new(int rank, int size, int *fd, uint64_t *nonce) {
     return NULL;
   s->rank = rank;
   s->size = size;
+  s->fd = -1;
+  s->own = calloc((size_t)size, sizeof *s->own);
   s->capacity = size > MANY ? CAPACITY_OF_MANY : CAPACITY;
   s->rings = PAGE + ((size_t)size * sizeof(Ends) + PAGE - 1) / PAGE * PAGE;
   s->bytes = s->rings + (size_t)size * s->capacity;
-  s->fd = memfd_create("moth", MFD_CLOEXEC);
+  if (s->own)
+    s->fd = memfd_create("moth", MFD_CLOEXEC);
   if (s->fd < 0 || ftruncate(s->fd, (off_t)s->bytes) < 0 || !(s->front[rank] = map(s, s->fd))) {
     moth_shared_free(s);
     return NULL;
@@ -107,6 +116,7 @@ void moth_shared_free(MothShared *s) {
   for (int i = 0; i < s->size; i++)
     if (s->front[i])
       munmap(s->front[i], s->bytes);
+  free(s->own);
   free(s);
 }
 
@@ -125,9 +135,11 @@ static void notify(Front *f) {
 
 int64_t moth_shared_write(MothShared *s, int rank, const void *data, int64_t n) {
   Ends *e = ends(s, s->rank, rank);
-  uint64_t at = atomic_load_explicit(&e->written, memory_order_relaxed);
-  int64_t space =
-      (int64_t)(s->capacity - (at - atomic_load_explicit(&e->taken, memory_order_acquire)));
+  uint64_t at = s->own[rank].written;
+  uint64_t held = at - atomic_load_explicit(&e->taken, memory_order_acquire);
+  if (held > s->capacity)
+    return -1;
+  int64_t space = (int64_t)(s->capacity - held);
   int64_t most = space < PIECE ? space : PIECE, k = n < most ? n : most;
   if (k <= 0)
     return 0;
@@ -136,24 +148,29 @@ int64_t moth_shared_write(MothShared *s, int rank, const void *data, int64_t n) 
     first = (size_t)k;
   memcpy(ring(s, s->rank, rank) + place, data, first);
   memcpy(ring(s, s->rank, rank), (const char *)data + first, (size_t)k - first);
-  atomic_store_explicit(&e->written, at + (uint64_t)lines(k), memory_order_release);
+  s->own[rank].written = at + (uint64_t)lines(k);
+  atomic_store_explicit(&e->written, s->own[rank].written, memory_order_release);
   notify(s->front[rank]);
   return k;
 }
 
 const char *moth_shared_read(MothShared *s, int rank, int64_t *n) {
   Ends *e = ends(s, rank, s->rank);
-  uint64_t at = atomic_load_explicit(&e->taken, memory_order_relaxed);
+  uint64_t at = s->own[rank].taken;
   uint64_t there = atomic_load_explicit(&e->written, memory_order_acquire) - at;
   size_t place = at % s->capacity, first = s->capacity - place;
+  if (there > s->capacity || there % LINE) {
+    *n = -1;
+    return NULL;
+  }
   *n = (int64_t)(there < first ? there : first);
   return there ? ring(s, rank, s->rank) + place : NULL;
 }
 
 void moth_shared_take(MothShared *s, int rank, int64_t n) {
   Ends *e = ends(s, rank, s->rank);
-  uint64_t at = atomic_load_explicit(&e->taken, memory_order_relaxed);
-  atomic_store_explicit(&e->taken, at + (uint64_t)lines(n), memory_order_release);
+  s->own[rank].taken += (uint64_t)lines(n);
+  atomic_store_explicit(&e->taken, s->own[rank].taken, memory_order_release);
   notify(s->front[rank]);
 }
 

@@ -19,10 +19,11 @@ bool moth_shared_open(MothShared *s, int rank, int pid, int fd, uint64_t nonce);
 void moth_shared_settle(MothShared *s);
 void moth_shared_free(MothShared *s);
 
-/* Puts bytes into the ring to a rank: how many; 0: it is full. What is less than n is a number of whole lines. The rest of
+/* Puts bytes into the ring to a rank: how many; 0: it is full; -1: the memory of the two is damaged. What is less than n is a number of whole lines. The rest of
  * the last line is skipped. */
 int64_t moth_shared_write(MothShared *s, int rank, const void *data, int64_t n);
-/* The bytes that lie in the ring from a rank, and how many: whole lines, or at least all that was written. NULL: none. */
+/* The bytes that lie in the ring from a rank, and how many: whole lines, or at least all that was written. NULL: none;
+ * *n is -1 then if the memory of the two is damaged, else 0. */
 const char *moth_shared_read(MothShared *s, int rank, int64_t *n);
 /* Takes n of them out, and the rest of the last line. */
 void moth_shared_take(MothShared *s, int rank, int64_t n);

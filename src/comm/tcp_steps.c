@@ -144,6 +144,14 @@ static int receive_some(MothRun *r, MothTransfer *t) {
 
 /* --- the same by shared memory ------------------------------------------------------------------ */
 
+/* -1. A process that writes where it should not may also write here. */
+static int damaged(MothRun *r, int peer) {
+  moth_group_fault(r->g,
+                   "what rank %d wrote into the memory that it shares is no message of moth's",
+                   moth_group_world_rank(r->g, peer));
+  return -1;
+}
+
 static int send_shared(MothRun *r, MothTransfer *t) {
   MothShared *s = r->e->shared;
   const char *head = (const char *)&t->head;
@@ -151,11 +159,15 @@ static int send_shared(MothRun *r, MothTransfer *t) {
   if (t->head_done < sizeof t->head) {
     int64_t k = moth_shared_write(s, t->peer, head + t->head_done,
                                   (int64_t)(sizeof t->head - t->head_done));
+    if (k < 0)
+      return damaged(r, t->peer);
     t->head_done += (size_t)k;
     moved = k > 0;
   }
   if (t->head_done == sizeof t->head && t->done < t->n) {
     int64_t k = moth_shared_write(s, t->peer, t->data + t->done, t->n - t->done);
+    if (k < 0)
+      return damaged(r, t->peer);
     t->done += k;
     moved |= k > 0;
   }
@@ -168,7 +180,7 @@ static int receive_shared(MothRun *r, MothTransfer *t) {
   int64_t n;
   const char *from = moth_shared_read(s, t->peer, &n);
   if (!from)
-    return 0;
+    return n < 0 ? damaged(r, t->peer) : 0;
   if (t->head_done < sizeof t->head) {
     size_t k = sizeof t->head - t->head_done;
     if ((int64_t)k > n)

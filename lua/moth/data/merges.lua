@@ -7,6 +7,7 @@ local Merges = class "Merges"
 
 local IDS = 2 ^ 20 -- above any id; key of a pair: left * IDS + right; value: rank * IDS + the merged id
 local PLACES = 2 ^ 32
+Merges.IDS = IDS - 1 -- how many tokens there may be
 local SIMPLE = 48 -- symbols up to which all pairs are looked at
 
 -- Workspace of all tokenizers of this Lua state, so that a tokenizer is plain data, which may go to a worker.

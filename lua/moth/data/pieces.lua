@@ -1,5 +1,7 @@
 --- Words as pieces of a vocabulary: WordPiece (BERT) takes the longest that fits, Unigram (Kudo 2018) those whose
 -- probabilities have the largest product, by Viterbi's algorithm. Both append ids to a list.
+local check = require "moth.utils.check"
+
 local M = {}
 
 -- Bytes of the character at i.
@@ -39,7 +41,10 @@ function M.read_unigram(tok, model, value)
   local least = math.huge
   tok.scores, tok.longest = {}, 1
   for i, entry in ipairs(model.vocab) do
-    local token, score = entry[1], entry[2]
+    local token, score = type(entry) == "table" and entry[1], type(entry) == "table" and entry[2]
+    if type(token) ~= "string" or type(score) ~= "number" then
+      check.fail("[data.Tokenizer] %s: piece %d is no text with a score", tok.path, i)
+    end
     tok.vocab[token], tok.tokens[i], tok.scores[i] = i, token, score
     least, tok.longest = math.min(least, score), math.max(tok.longest, #token)
   end

@@ -10,6 +10,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local unicode = require "moth.data.unicode"
 local words = require "moth.data.words"
@@ -37,6 +38,18 @@ local function refuse(self, what, ...)
   check.fail("[data.Tokenizer] %s: %s", self.path, what:format(...))
 end
 
+-- What the fields that are read must be. (A file may have others.)
+local Step = { type = "text?", add_prefix_space = "flag?", use_regex = "flag?", prepend_scheme = "text?",
+  pattern = { Regex = "text?", String = "word?" }, content = "text?", prepend = "text?", replacement = "text?",
+  behavior = "text?", split = "flag?", single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
+  cls = { list = "any" }, sep = { list = "any" }, special_tokens = { map = { ids = { list = "count" } } } }
+for _, key in ipairs { "pretokenizers", "normalizers", "decoders", "processors" } do Step[key] = { list = Step } end
+local File = { normalizer = Step, pre_tokenizer = Step, post_processor = Step, decoder = Step,
+  added_tokens = { list = { id = "count", content = "word", special = "flag?", lstrip = "flag?", rstrip = "flag?" } },
+  model = { type = "text?", merges = { list = { either = { "text", { list = "any" } } } }, byte_fallback = "flag?",
+    ignore_merges = "flag?", fuse_unk = "flag?" } }
+local Vocabulary = { model = { vocab = { map = "count" }, unk_token = "text?" } }
+
 local function content_of(path)
   local f, why = io.open(path, "rb")
   local text = f and f:read("*a") -- nil of a folder
@@ -54,9 +67,10 @@ local function read_merges(self, list)
     else
       left, right = merge:match "^(.-) (.+)$"
     end
-    local a, b, both = self.vocab[left], self.vocab[right], left and self.vocab[left .. (right or "")]
+    if type(left) ~= "string" or type(right) ~= "string" then left, right = "", "" end
+    local a, b, both = self.vocab[left], self.vocab[right], self.vocab[left .. right]
     if not (a and b and both) then refuse(self, "merge %d is of tokens that are not in its vocabulary", rank) end
-    self.merges:add(a, b, type(merge) == "table" and merge[3] or rank, both)
+    self.merges:add(a, b, type(merge) == "table" and tonumber(merge[3]) or rank, both)
   end
 end
 
@@ -107,7 +121,14 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   cjson.decode_max_depth(100)
   self.path = type(o.path) == "table" and "a table" or o.path
   local json = type(o.path) == "table" and o.path or read_file(self, o.path, cjson)
+  local function refused(at, wanted) refuse(self, "%s: expected %s", at, wanted) end
+  json = form.without_null(json, cjson.null)
+  form.check(json, File, refused)
   local function value(v) return v ~= cjson.null and v or nil end
+  local function known(id, token)
+    if id >= Merges.IDS then refuse(self, "the id %d of '%s' is above %d", id, token, Merges.IDS - 1) end
+    return id + 1
+  end
   local model = value(json.model) or {}
   local kind = model.type or model.merges and "BPE"
   if not (kind == "BPE" and model.merges or kind == "WordPiece" or kind == "Unigram") or not model.vocab then
@@ -118,7 +139,11 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   if kind == "Unigram" then
     Pieces.read_unigram(self, model, value)
   else
-    for token, id in each(model.vocab) do self.vocab[token], self.tokens[id + 1] = id + 1, token end
+    form.check(json, Vocabulary, refused)
+    for token, id in each(model.vocab) do
+      id = known(id, token)
+      self.vocab[token], self.tokens[id] = id, token
+    end
     self.byte_fallback, self.unk_token = value(model.byte_fallback), value(model.unk_token)
   end
   for _, name in ipairs { "dropout", "continuing_subword_prefix", "end_of_word_suffix" } do
@@ -133,6 +158,7 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   end
   self.special, self.added, self.is_added = {}, {}, {}
   for _, t in ipairs(value(json.added_tokens) or {}) do
+    known(t.id, t.content)
     self.vocab[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
     self.added[#self.added + 1], self.is_added[t.id + 1] = t, true
     if t.single_word then refuse(self, "its token '%s' is for whole words, which is not supported", t.content) end

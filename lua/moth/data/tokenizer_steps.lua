@@ -63,12 +63,13 @@ local function cut(tok, name) tok.cuts[#tok.cuts + 1] = name end
 
 local normalizers, cutters = {}, {}
 
-function normalizers.Prepend(tok, step) add(tok, "prepend", step.prepend) end
+function normalizers.Prepend(tok, step) add(tok, "prepend", step.prepend or "") end
 function normalizers.Replace(tok, step)
   local from = step.pattern and step.pattern.String
   if not from then refuse(tok, "its normalizer replaces a regular expression, which is not supported") end
-  add(tok, "replace", from, step.content)
-  tok.back[#tok.back + 1] = { from, step.content }
+  local to = step.content or ""
+  add(tok, "replace", from, to)
+  tok.back[#tok.back + 1] = { from, to }
 end
 function normalizers.NFC(tok) add(tok, "nfc") end
 function normalizers.NFD(tok) add(tok, "nfd") end
@@ -94,7 +95,7 @@ end
 function cutters.Split(tok, step)
   local text = step.pattern and (step.pattern.Regex or step.pattern.String)
   for _, r in ipairs(tok.normal) do
-    if r[1] == "replace" and r[2] == step.pattern.String then return end -- there is none left (Gemma)
+    if text and r[1] == "replace" and r[2] == step.pattern.String then return end -- there is none left (Gemma)
   end
   if not text or step.behavior == "Removed" or step.invert or not step.pattern.Regex or not words.of(text) then
     refuse(tok, "its pattern is not known: %s\nHINT: known are the words of GPT-2, Llama 3, Qwen and GPT-4 (cl100k)",
@@ -164,7 +165,11 @@ local function read_around(tok, step)
       end
     end
   elseif step.type == "BertProcessing" or step.type == "RobertaProcessing" then
-    tok.first[1], tok.last[1] = step.cls[2] + 1, step.sep[2] + 1
+    local cls, sep = step.cls and step.cls[2], step.sep and step.sep[2]
+    if type(cls) ~= "number" or type(sep) ~= "number" then
+      refuse(tok, "cls and sep of its %s are no ids", step.type)
+    end
+    tok.first[1], tok.last[1] = cls + 1, sep + 1
   elseif step.type ~= "ByteLevel" then
     refuse(tok, "its post_processor '%s' is not supported", tostring(step.type))
   end

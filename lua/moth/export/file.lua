@@ -220,10 +220,10 @@ function Reader:value(v, known, null)
     self.depth = self.depth - 1
     return { kind = "program", program = program }
   elseif v.l then
-    local n = tonumber(v.c) or 0
-    if n < 0 or n > 1e6 or n ~= math.floor(n) then self:fail("a list is damaged") end
+    local n, items = tonumber(v.c) or 0, self:table(v.l, "a list")
+    if n ~= #items then self:fail("a list is damaged") end
     local out = { kind = "list", n = n }
-    for i = 1, n do out[i] = self:value(self:table(v.l, "a list")[i], known, null) end
+    for i = 1, n do out[i] = self:value(items[i], known, null) end
     return out
   end
   return self:fail("an argument is damaged")

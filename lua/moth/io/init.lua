@@ -25,7 +25,9 @@ local function json()
 end
 
 local function hex(s) return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
-local function unhex(s) return (s:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
+local function unhex(s)
+  return type(s) == "string" and s:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end) or nil
+end
 
 -- A value in a form that JSON can represent: tables become {k="t", a={…}, h={{kind, key, value}, …}}, numbers strings
 -- without loss, and strings that are not UTF-8 their bytes in hexadecimal.
@@ -167,9 +169,18 @@ function M.save(value, path)
       { "moth.version", B.version_string }, { "moth.tree", text } }, true)
 end
 
--- The exact int64_t or uint64_t of "-12LL", "12ULL".
+local function damaged(from) check.fail("load: %s: the description of the table is damaged", from.path) end
+
+-- What a part must be; nil is damage.
+local function whole(v, from)
+  if v == nil then damaged(from) end
+  return v
+end
+
+-- The exact int64_t or uint64_t of "-12LL", "12ULL"; nil: it is none.
 local function integer(text)
-  local sign, digits, suffix = text:match("^(-?)(%d+)(U?)LL$")
+  local sign, digits, suffix = tostring(text):match("^(-?)(%d+)(U?)LL$")
+  if not sign then return nil end
   local value = suffix == "U" and 0ULL or 0LL
   for d in digits:gmatch("%d") do value = value * 10 + tonumber(d) end
   return sign == "-" and -value or value
@@ -177,40 +188,67 @@ end
 
 local unpack_value
 
+local keys = {
+  n = function(v)
+    local n = tonumber(v)
+    return n == n and n or nil
+  end,
+  s = function(v) return type(v) == "string" and v or nil end,
+  h = unhex,
+  b = function(v) return v == "true" end,
+}
+
 local function unpack_table(node, from)
   local out, order = {}, {}
+  if type(node.a or {}) ~= "table" or type(node.h or {}) ~= "table" then damaged(from) end
   for i, v in ipairs(node.a or {}) do out[i] = unpack_value(v, from) end
   for _, e in ipairs(node.h or {}) do
-    local key = e[2]
-    if e[1] == "n" then key = tonumber(key)
-    elseif e[1] == "h" then key = unhex(key)
-    elseif e[1] == "b" then key = key == "true"
-    end
+    local read = type(e) == "table" and keys[e[1]]
+    local key = whole(read and read(e[2]) or read and e[1] == "b" and false or nil, from)
     out[key] = unpack_value(e[3], from)
     order[#order + 1] = key
   end
   return node.k == "sd" and require("moth.nn.state_dict").from(order, out) or out
 end
 
+local function unpack_tensor(node, from)
+  local t = from.tensors[node.v]
+  if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
+  if node.k == "c" then
+    if not t:is_floating_point() or t:dim() == 0 or t:size(-1) ~= 2 then damaged(from) end
+    t = B.alias(ops.clone(ops.view_as_complex(t)), false)
+  end
+  t = from.place and from.place(t) or t
+  if node.g then
+    if not (t:is_floating_point() or t:is_complex()) then damaged(from) end
+    B.set_requires_grad(t, true)
+  end
+  return t
+end
+
+local function unpack_sparse(node, from)
+  local ok, made = pcall(require("moth.sparse").__from_parts, unpack_table(node, from))
+  if not ok then check.fail("load: %s: a sparse tensor is damaged: %s", from.path, tostring(made)) end
+  return made
+end
+
 function unpack_value(node, from)
   local k = type(node) == "table" and node.k
-  if k == "x" or k == "c" then
-    local t = from.tensors[node.v]
-    if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
-    if k == "c" then t = B.alias(ops.clone(ops.view_as_complex(t)), false) end
-    t = from.place and from.place(t) or t
-    if node.g then B.set_requires_grad(t, true) end
-    return t
-  elseif k == "n" then return tonumber(node.v)
-  elseif k == "s" or k == "b" then return node.v
-  elseif k == "h" then return unhex(node.v)
-  elseif k == "i" then return integer(node.v)
+  if k == "x" or k == "c" then return unpack_tensor(node, from)
+  elseif k == "n" then return whole(tonumber(node.v), from)
+  elseif k == "s" or k == "b" then
+    if type(node.v) ~= (k == "s" and "string" or "boolean") then damaged(from) end
+    return node.v
+  elseif k == "h" then return whole(unhex(node.v), from)
+  elseif k == "i" then return whole(integer(node.v), from)
   elseif k == "z" then return nil
-  elseif k == "d" then return B.dtype(node.v)
+  elseif k == "d" then
+    local ok, dtype = pcall(B.dtype, node.v)
+    return ok and dtype or check.fail("load: %s: there is no dtype '%s'", from.path, tostring(node.v))
   elseif k == "t" or k == "sd" then return unpack_table(node, from)
-  elseif k == "sp" then return require("moth.sparse").__from_parts(unpack_table(node, from))
+  elseif k == "sp" then return unpack_sparse(node, from)
   end
-  check.fail("load: %s: the description of the table is damaged", from.path)
+  damaged(from)
 end
 
 local function by_name(names, tensors)

@@ -2,6 +2,7 @@
 local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
 
@@ -56,14 +57,51 @@ end
 
 -- ---- reading -----------------------------------------------------------------------------------------
 
--- A field of the architecture's; an error without it and a default.
+-- What fields must be that are no whole numbers.
+local forms = { ["rope.scaling.type"] = "text", ["rope.scaling.factor"] = "number",
+  ["rope.scaling.attn_factor"] = "number", ["rope.freq_base"] = "number", ["rope.freq_base_swa"] = "number",
+  ["attention.layer_norm_rms_epsilon"] = "number", attn_logit_softcapping = "number",
+  final_logit_softcapping = "number" }
+
+-- of(name, default): a field of the architecture's; an error without it and a default.
 local function reader(metadata, path, where)
   local kind = metadata["general.architecture"]
   return function(name, default)
-    local v = metadata[("%s.%s"):format(kind, name)]
+    local key = ("%s.%s"):format(kind, name)
+    local v = metadata[key]
     if v == nil then v = default end
-    if v == nil then check.fail("[%s] %s has no %s.%s", where, path, kind, name) end
+    if v == nil then check.fail("[%s] %s has no %s", where, path, key) end
+    if v ~= default then
+      form.check(v, forms[name] or "count", function(_, expected)
+        check.fail("[%s] %s: %s: expected %s, got %s", where, path, key, expected, tostring(v))
+      end)
+    end
     return v or nil
+  end
+end
+
+-- What the fields say is there must be: sizes that no tensor has would take time and memory before they are refused.
+local function check_sizes(file, of, path, where)
+  local embedding, layers, count = file.tensors["token_embd.weight"], 0, 0
+  if not embedding or embedding:dim() ~= 2 then
+    check.fail("[%s] %s: it has no matrix token_embd.weight", where, path)
+  end
+  for name in each(file.tensors) do
+    local layer = tonumber(name:match "^blk%.(%d+)%.")
+    if layer then layers, count = math.max(layers, layer + 1), count + 1 end
+  end
+  if of "block_count" > math.min(layers, count) then
+    check.fail("[%s] %s: block_count is %d, there are tensors of %d blocks", where, path, of "block_count", layers)
+  end
+  local heads, width = of "attention.head_count", of "embedding_length"
+  if width ~= embedding:size(2) or heads < 1 then
+    check.fail("[%s] %s: embedding_length is %d and attention.head_count %d, token_embd.weight has rows of %d", where,
+      path, width, heads, embedding:size(2))
+  end
+  local head_dim, factors = of("attention.key_length", width / heads), file.tensors["rope_freqs.weight"]
+  if head_dim > 65536 or head_dim ~= math.floor(head_dim)
+    or factors and (factors:dim() ~= 1 or factors:size(1) < head_dim / 2) then
+    check.fail("[%s] %s: attention.key_length (%g) or rope_freqs.weight is damaged", where, path, head_dim)
   end
 end
 
@@ -168,8 +206,16 @@ local LLAMA3 = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N
 local digits = { ["llama-bpe"] = 3, llama3 = 3, ["llama-v3"] = 3, qwen2 = 1 }
 local CONTROL, USER = 3, 4 -- types of tokens
 
+local numbers, texts = { list = "number" }, { list = "text" }
+local Tokens = { ["tokenizer.ggml.model"] = "text?", ["tokenizer.ggml.tokens"] = texts,
+  ["tokenizer.ggml.token_type"] = numbers, ["tokenizer.ggml.scores"] = numbers, ["tokenizer.ggml.merges"] = texts,
+  ["tokenizer.ggml.pre"] = "text?", ["tokenizer.ggml.unknown_token_id"] = "count?",
+  ["tokenizer.ggml.bos_token_id"] = "count?", ["tokenizer.ggml.eos_token_id"] = "count?",
+  ["tokenizer.chat_template"] = "text?" }
+
 -- What a tokenizer.json would say; nil: the file has no tokenizer.
 local function tokenizer_of(metadata, path, where)
+  form.check(metadata, Tokens, function(at, wanted) check.fail("[%s] %s: %s: expected %s", where, path, at, wanted) end)
   local function of(name) return metadata["tokenizer.ggml." .. name] end
   local kind, tokens = of "model", of "tokens"
   if not tokens then return nil end
@@ -208,6 +254,9 @@ local function tokenizer_of(metadata, path, where)
     check.fail("[%s] %s: its tokenizer is of kind '%s'; there are gpt2 and llama", where, path, tostring(kind))
   end
   local bos = of "bos_token_id"
+  if bos and not tokens[bos + 1] then
+    check.fail("[%s] %s: bos_token_id is %d, there are %d tokens", where, path, bos, #tokens)
+  end
   if bos and (of "add_bos_token" or of "add_bos_token" == nil and kind == "llama") then
     out.post_processor = { type = "TemplateProcessing", single = { { SpecialToken = { id = tokens[bos + 1] } },
       { Sequence = { id = "A" } } }, special_tokens = { [tokens[bos + 1]] = { ids = { bos } } } }
@@ -225,9 +274,11 @@ function M.load(path, where)
     check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
       .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
   end
-  local names, make = kinds[kind][1], kinds[kind][2]
+  local names, make, of = kinds[kind][1], kinds[kind][2], reader(file.metadata, path, where)
+  check_sizes(file, of, path, where)
+  local tokenizer = tokenizer_of(file.metadata, path, where)
   pretrained.one_dtype(file.tensors, where)
-  local model = moth.fake_mode(make, file, reader(file.metadata, path, where), where, path)
+  local model = moth.fake_mode(make, file, of, where, path)
   local own = {}
   for name, t in each(file.tensors) do
     local short = moths_name(names, name)
@@ -237,7 +288,7 @@ function M.load(path, where)
   pretrained.load(model, own, where, ignore, nil, true)
   if model.reset_buffers then model:reset_buffers() end
   local eos = file.metadata["tokenizer.ggml.eos_token_id"]
-  return model, tokenizer_of(file.metadata, path, where),
+  return model, tokenizer,
     { eos = eos and { eos + 1 } or nil, chat_template = file.metadata["tokenizer.chat_template"] }
 end
 

@@ -198,11 +198,16 @@ rule("StringNormalizer", "case_change_action='NONE' is_case_sensitive=0 locale s
   return texts(shape, list)
 end, OWN)
 
+local MOST = 2 ^ 26 -- elements of the result of TfIdfVectorizer
+
 -- What lies behind each n-gram of the pool: trees of { [item] = { id =, … } }.
 local function grams(c, pool)
   local tree, id = { next = {} }, 1
   for size, from in ipairs(c.ngram_counts) do
     local to = c.ngram_counts[size + 1] or #pool
+    if from < 0 or from > to or to > #pool then
+      c:fail("ngram_counts must rise from 0 to the size of the pool, %d: there is %d", #pool, from)
+    end
     for at = from, to - size, size do
       if size >= c.min_gram_length and size <= c.max_gram_length then
         local node = tree
@@ -225,12 +230,15 @@ rule("TfIdfVectorizer", "max_gram_length max_skip_count min_gram_length mode ngr
   local shape, items = is_text and x.shape or x:size(), is_text and x or c:list(x)
   local tree = grams(c, is_text and c.pool_strings or c.pool_int64s)
   local rows, width, size = #shape == 2 and shape[1] or 1, shape[#shape] or 1, 0
-  for _, at in ipairs(c.ngram_indexes) do size = math.max(size, at + 1) end
+  for _, at in ipairs(c.ngram_indexes) do
+    size = math.max(size, at + 1)
+    if at < 0 or rows * size > MOST then c:fail("the index %d of an n-gram is out of range", at) end
+  end
   local counts = {}
   for i = 1, rows * size do counts[i] = 0 end
   for row = 0, rows - 1 do
     local least = c.min_gram_length
-    for skip = 1, c.max_skip_count + 1 do
+    for skip = 1, math.min(c.max_skip_count, width) + 1 do
       for start = 0, width - 1 do
         local node, at, length = tree, start, 1
         while length <= c.max_gram_length and at < width do

@@ -16,6 +16,7 @@ local each = require "moth.each"
 local M = {}
 
 local MAX_DEPTH = 32 -- of functions in functions
+local MOST_NODES = 2 ^ 18 -- that functions make: each may call another one many times
 
 -- ---- linking -------------------------------------------------------------------------------------
 
@@ -80,6 +81,10 @@ function Link:node(n, i)
       self.cursor:fail("node %s: the operator %s has no attribute '%s' that moth understands", label, op, name)
     end
     if source then given[name] = source end
+  end
+  if self.depth > 0 then
+    self.made = self.made + 1
+    if self.made > MOST_NODES then self.cursor:fail("its functions make more than %d nodes", MOST_NODES) end
   end
   if own then
     self.depth = self.depth + 1
@@ -178,7 +183,7 @@ end
 --- The model of a file, ready to run: { graph, opset, producer, metadata }.
 function M.load(path, where)
   local model, cursor = reader.model(path, where)
-  local link = setmetatable({ cursor = cursor, functions = {}, opsets = {}, depth = 0 }, Link)
+  local link = setmetatable({ cursor = cursor, functions = {}, opsets = {}, depth = 0, made = 0 }, Link)
   for _, o in ipairs(model.opset) do link.opsets[o.domain or ""] = o.version or 1 end
   for _, f in ipairs(model.functions) do link.functions[(f.domain or "") .. ":" .. (f.name or "")] = f end
   local graph = link:graph(model.graph)

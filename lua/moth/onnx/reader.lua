@@ -207,12 +207,16 @@ function M.tensor(c, t)
   return out, dtype
 end
 
+local DENSE, SPREAD = 2 ^ 24, 2 ^ 10 -- elements, and for each that is given, of a sparse tensor that is made dense
+
 --- A sparse tensor, as a dense one.
 function M.sparse(c, s)
   if not s.values or not s.indices then c:fail("a sparse tensor is damaged") end
   local n = count(c, s.dims)
-  if n > 2 ^ 28 then c:fail("a sparse tensor of %g elements is too large", n) end
   local values, dtype = M.tensor(c, s.values)
+  if n > 2 ^ 28 or n > DENSE and B.is_tensor(values) and n > SPREAD * values:numel() then
+    c:fail("a sparse tensor of %g elements is too large to be made dense", n)
+  end
   local indices = M.tensor(c, s.indices)
   local fits = B.is_tensor(values) and B.is_tensor(indices) and indices:dtype().name == "int64" and values:dim() == 1
     and (indices:dim() == 1 or indices:dim() == 2 and indices:size(2) == #s.dims)

@@ -12,7 +12,7 @@ local class = require "moth.class"
 local M = {}
 
 local cqueues, condition, server, new_headers, errno, signals
-local plain_step -- of lua-http's streams
+local plain_step, plain_shutdown -- of lua-http's streams
 local loop -- the controller
 
 --- Whether lua-http is there; else what to do.
@@ -34,6 +34,7 @@ local function open()
   cqueues, condition, server = require "cqueues", require "cqueues.condition", require "http.server"
   new_headers, errno, signals = require("http.headers").new, require "cqueues.errno", require "cqueues.signal"
   plain_step = require("http.h1_stream").methods.step
+  plain_shutdown = require("http.h1_stream").methods.shutdown
   loop = cqueues.new()
 end
 
@@ -231,23 +232,47 @@ function Request:finish() return self.stream:write_chunk("", true, WRITE) end
 local SLOW = 10 -- seconds for the headers
 
 -- lua-http reads what is left of a body when a stream ends, and would go on for ever where the client has closed the
--- connection in the middle of one: its step says true without a byte.
+-- connection in the middle of one: its step says true without a byte. And it raises errors of lengths and encodings
+-- that it does not know: outside of its own pcall, where the connection would be counted for ever.
 local function step(stream, seconds)
   local had_headers, before, state = stream.has_main_headers, stream.stats_recv, stream.state
-  local ok, message, number = plain_step(stream, seconds)
+  local whole, ok, message, number = pcall(plain_step, stream, seconds)
+  if not whole then
+    stream.is_damaged = true
+    return nil, "closed"
+  end
   if ok and had_headers and stream.stats_recv == before and stream.state == state then return nil, "closed" end
   return ok, message, number
 end
 
+-- A stream that cannot be ended as it should be ends its connection; else that would be counted for ever.
+local function shutdown(stream)
+  if pcall(plain_shutdown, stream) then return true end
+  local connection = stream.connection
+  pcall(connection.shutdown, connection)
+  connection:onidle()(connection)
+  return true
+end
+
+-- A request that was sent behind another one waits until that one is answered: lua-http does not expect that the second
+-- one ends first.
+local function await_turn(stream)
+  local line = stream.connection.pipeline
+  while stream.state ~= "closed" and line:peek() ~= stream do stream.pipeline_cond:wait(1) end
+end
+
 local function handle(handler, stream)
-  stream.use_zlib, stream.step = false, step
+  stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
+  await_turn(stream)
   local request = Request()
   request.stream, request.started = stream, M.now()
   local headers, _, why = stream:get_headers(SLOW)
   if not headers then
-    if why == errno.ETIMEDOUT and stream.state ~= "idle" then
+    local slow = why == errno.ETIMEDOUT
+    if stream.state ~= "idle" or stream.is_damaged then
       request.method = "GET"
-      request:respond(408, { "content-type", "application/json" }, '{"error":"the headers took more than 10 s"}', true)
+      request:respond(slow and 408 or 400, { "content-type", "application/json" }, slow
+        and '{"error":"the headers took more than 10 s"}' or '{"error":"the headers cannot be understood"}', true)
     end
     return
   end

@@ -50,7 +50,7 @@ local function prompt(v, name)
   if type(v) ~= "table" or #v == 0 then refuse(name, "expected a text or a list of token ids") end
   if #v == 1 and type(v[1]) == "string" then return text(v[1], name) end
   for i, id in ipairs(v) do
-    if type(id) ~= "number" or id < 0 or id ~= math.floor(id) then
+    if type(id) ~= "number" or id < 0 or id >= 2 ^ 31 or id ~= math.floor(id) then
       refuse(("%s[%d]"):format(name, i - 1), "expected a token id; several prompts are several requests")
     end
   end

@@ -185,14 +185,12 @@ function M.__parts(s)
   if p.layout == "coo" then parts.indices = p.of_indices else parts.crow, parts.cols = p.of_crow, p.of_cols end
   return parts
 end
---- The sparse tensor of such parts.
+--- The sparse tensor of such parts, which come from a file: positions are checked.
 function M.__from_parts(parts)
-  local sparse = B.dim(parts.values) - 1
-  local front = {}
-  for d = 1, #parts.size - sparse do front[d] = parts.size[d] end
-  local p = Pattern(parts.layout, front, parts.indices or parts.crow, parts.cols)
-  p.sorted = parts.sorted or nil
-  return T.new(p, parts.values, parts.size)
+  if parts.layout == "csr" then return (M.sparse_csr_tensor(parts.crow, parts.cols, parts.values, parts.size)) end
+  local s = M.sparse_coo_tensor(parts.indices, parts.values, parts.size)
+  if parts.sorted and s.pattern:is_sorted() then s.pattern.sorted = true end
+  return s
 end
 
 return lazy.strict(M, "moth.sparse")
