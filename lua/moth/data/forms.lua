@@ -1,6 +1,7 @@
 --- Texts in Unicode's normal forms NFD and NFC, in lower case, without accents: what tokenizers do to a text first. A
 -- byte that is no part of UTF-8 stays as it is.
 local ffi = require "ffi"
+local each = require "moth.each"
 local unicode = require "moth.data.unicode"
 
 local M = {}
@@ -23,7 +24,7 @@ local function load()
       pairs_of[first][tonumber(b)] = at
     end
   end
-  for name, t in pairs { classes = classes, lower = lower } do
+  for name, t in each { classes = classes, lower = lower } do
     at = 0
     for skip, v in data[name]:gmatch "(%d+)=(-?%d+)" do
       at = at + tonumber(skip)

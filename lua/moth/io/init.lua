@@ -204,7 +204,8 @@ local function unpack_table(node, from)
   for i, v in ipairs(node.a or {}) do out[i] = unpack_value(v, from) end
   for _, e in ipairs(node.h or {}) do
     local read = type(e) == "table" and keys[e[1]]
-    local key = whole(read and read(e[2]) or read and e[1] == "b" and false or nil, from)
+    if not read then damaged(from) end
+    local key = whole(read(e[2]), from)
     out[key] = unpack_value(e[3], from)
     order[#order + 1] = key
   end
