@@ -118,7 +118,8 @@ describe("inductor #M302", function()
         end
         local inputs = {}
         for k, one in ipairs(list) do inputs[k] = one.args end
-        local got, want = compile(f)(inputs), f(inputs)
+        local got, want = nil, f(inputs)
+        assert.is_true(counted(function() got = compile(f)(inputs) end) > 0, "no kernel was made")
         for k = 1, #want do
           local one = list[first + math.floor((k - 1) / 2)]
           local is, was = S.text(got[k]), S.text(want[k])

@@ -21,6 +21,9 @@ local dtypes = require "moth.codegen.dtypes"
 
 local M = {}
 
+--- The most operands of a value or an effect: those of fake_quantize_backward. Some may be missing (nil), as a mask may.
+M.OPERANDS = 6
+
 function M.numel(shape)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end
@@ -114,6 +117,7 @@ function Builder:pure(n)
     key[#key + 1] = type(v) == "number" and ("%.17g%s"):format(v, 1 / v == -math.huge and "-" or "") or tostring(v)
   end
   for _, operand in ipairs(n) do key[#key + 1] = operand.id end
+  assert(#n <= M.OPERANDS, n.name)
   key = table.concat(key, " ")
   local found = self.known[key]
   if not found then

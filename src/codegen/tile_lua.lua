@@ -1,5 +1,7 @@
 -- Programs of the tile IR as functions of the kernel language (docs/kernel.md), for moth.kernel.jit: what generated
 -- kernels look like to their readers. The program is one that has not been prepared.
+local tile = require "moth.codegen.tile"
+
 local M = {}
 
 local infix = { add = "+", sub = "-", mul = "*", div = "/" }
@@ -127,7 +129,7 @@ local function count(list, uses)
     for _, part in ipairs { s.body or {}, s.no or {}, s.yes or {} } do count(part, uses) end
     local effect = s.op == "store" or s.op == "assign" or s.op == "for" or s.op == "if"
     if effect or uses[s] then
-      for k = 1, 4 do
+      for k = 1, tile.OPERANDS do
         if s[k] then uses[s[k]] = (uses[s[k]] or 0) + (s.op == "broadcast" and uses[s] or 1) end
       end
     end

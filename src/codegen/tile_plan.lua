@@ -58,7 +58,7 @@ local function drop_dead(prog)
     local s = table.remove(stack)
     if not s.live then
       s.live = true
-      for i = 1, 4 do
+      for i = 1, tile.OPERANDS do
         if s[i] then stack[#stack + 1] = s[i] end
       end
       if s.parent then stack[#stack + 1] = s.parent end
@@ -161,7 +161,7 @@ local function place_arrays(prog, sinks)
     end)
     for _, s in ipairs(sinks) do
       local sink = s.leader or s -- those that share a loop are one
-      for i = 1, 4 do
+      for i = 1, tile.OPERANDS do
         local x = s[i]
         if x and s.op == "dot" and i < 3 then
           -- Products read their factors many times.
@@ -184,7 +184,7 @@ end
 local function find_inplace(prog)
   local uses, user = {}, {}
   walk(prog.body, nil, nil, function(s)
-    for i = 1, 4 do
+    for i = 1, tile.OPERANDS do
       if s[i] then uses[s[i]], user[s[i]] = (uses[s[i]] or 0) + 1, s end
     end
   end)
@@ -244,7 +244,7 @@ local function join_stores(prog, list, joins)
         local one = list[k]
         local to, its_mask = target_of(one, prog, joins)
         local is_late = one.op == "var" and set[one.var] or false
-        for m = 1, 4 do is_late = is_late or one[m] and late[one[m]] or false end
+        for m = 1, tile.OPERANDS do is_late = is_late or one[m] and late[one[m]] or false end
         if to and #loop_shape(one) > 0 then
           if is_late or its_mask ~= mask or written[to] or not tile.same(loop_shape(one), loop_shape(s)) then break end
           written[to] = true
@@ -301,7 +301,7 @@ function M.prepare(prog, stay, joins)
     s.array = s.stay and stay or nil
     if (own[s.op] or s.op == "store" or s.op == "assign" and not s.skip) then
       local blocks = #s.shape > 0
-      for k = 1, 4 do blocks = blocks or s[k] and #s[k].shape > 0 end
+      for k = 1, tile.OPERANDS do blocks = blocks or s[k] and #s[k].shape > 0 end
       if blocks then sinks[#sinks + 1] = s end
     end
     if own[s.op] and #s.shape > 0 then s.array = true end
