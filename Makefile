@@ -465,7 +465,9 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make edge        the runtime of exported programs for C: CROSS=aarch64-linux-gnu- EDGE_ISA=avx2 OPS_OF="a.mte b.mte" (docs/deploy.md)' \
-	  'make everywhere  every model exported, reloaded, run from C and in onnxruntime: a table of errors (part of make parity)' \
+	  'make cuda        the CUDA backend, where nvcc is; cuda-release: for all GPUs; cudaemu: its emulation' \
+  'make parity      against PyTorch, onnxruntime and others, where python3 has them' \
+  'make everywhere  every model exported, reloaded, run from C and in onnxruntime: a table of errors (MODELS="vgg16 GPT")' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \

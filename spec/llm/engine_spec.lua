@@ -120,7 +120,7 @@ describe("a model in a terminal", function()
     assert.is_string(first)
     assert.equal(first, second)
     assert.matches("moth generate: there is no option %-%-strange\nusage:", output("generate --strange 1 x"))
-    assert.matches("moth chat: %[models.load%] /nowhere has no config.json", output "chat /nowhere")
+    assert.matches("moth chat: %[models.load%] there is no file or folder /nowhere", output "chat /nowhere")
   end)
 
   it("keeps what was said, and forgets the first where there is too much", function()

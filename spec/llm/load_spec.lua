@@ -131,7 +131,7 @@ describe("language models", function()
       f:write(cjson.encode(t))
       f:close()
     end
-    assert.error_matches(function() moth.models.load(path) end, "has no config.json")
+    assert.error_matches(function() moth.models.load(path) end, "neither a .gguf file nor a folder with a config.json")
     config { model_type = "mamba" }
     assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, gemma")
     assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")

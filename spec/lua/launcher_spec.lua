@@ -31,6 +31,12 @@ describe("launcher #quick", function()
     assert.equals("2\ta b\ttrue\tc\t2\n", text)
   end)
 
+  it("gives scripts, standard input and code `moth` as a global", function()
+    assert.equals("2\n", (run([[echo 'print(moth.ones(2):sum():item())' > $F; $M $F]])))
+    assert.equals("2\n", (run([[echo 'print(moth.ones(2):sum():item())' | $M]])))
+    assert.equals("2\n", (run([[$M -e 'print(moth.ones(2):sum():item())']])))
+  end)
+
   it("names the method where a tensor is compared with a number #M021", function()
     for _, code in ipairs { "local x = moth.ones(2); print(x < 0)", "print(0 <= moth.ones(2))" } do
       local text, status = run(("$M -e '%s'"):format(code))

@@ -140,6 +140,21 @@ describe("models of text #quick", function()
     fails("more than block_size", net, moth.ones({ 1, 9 }, { dtype = moth.int64 }))
   end)
 
+  it("say what is no tensor", function()
+    local M = moth.models
+    for _, net in ipairs { M.minigpt { vocab = 5 }, M.VAE { in_features = 4 }, M.DCGANGenerator { channels = 2 },
+      M.Llama { vocab_size = 5, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+        num_attention_heads = 1 }, M.LeNet(), M.BERT { vocab_size = 5, hidden_size = 8, num_hidden_layers = 1,
+        num_attention_heads = 1, intermediate_size = 8 }, M.ViT { image_size = 8, patch_size = 4, num_layers = 1,
+        num_heads = 1, hidden_dim = 8, mlp_dim = 8, num_classes = 2 } } do
+      for _, wrong in ipairs { "text", 3, {}, false } do
+        assert.error_matches(function() net(wrong or nil) end, "%] argument '%w+': expected a tensor, got ")
+      end
+    end
+    assert.error_matches(function() M.minigpt { vocab = 5 }(moth.ones({ 1, 2 }, { dtype = moth.int64 }), 3) end,
+      "%[models.GPT%] argument 'targets': expected a tensor, got number")
+  end)
+
   it("say what a folder lacks", function()
     fails("cannot open", models.Llama.from_pretrained, "spec/models/none")
     fails("the weights do not fit", models.Llama.from_pretrained, folder .. "broken")

@@ -17,17 +17,12 @@ local md5 = require "moth.utils.md5"
 local ImageDataset = require "moth.datasets.images"
 local IDX = require "moth.datasets.idx"
 local sources = require "moth.datasets.sources"
+local system = require "moth.utils.system"
 
 local parts = { train = "train", test = "t10k", t10k = "t10k" } -- split -> prefix of its files' names
 local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 -- ---- finding ---------------------------------------------------------------------------------------
-
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
 
 local function places(source, root)
   local out = {}
@@ -44,7 +39,7 @@ local function find(source, root, part)
     for _, suffix in ipairs({ ".gz", "" }) do
       local images = ("%s/%s-%s%s"):format(place, part, kinds[1], suffix)
       local labels = ("%s/%s-%s%s"):format(place, part, kinds[2], suffix)
-      if exists(images) and exists(labels) then return images, labels end
+      if system.exists(images) and system.exists(labels) then return images, labels end
     end
   end
 end
@@ -89,7 +84,7 @@ local function download_missing(source, root)
   for _, part in ipairs({ "train", "t10k" }) do
     for _, kind in ipairs(find(source, root, part) and {} or kinds) do
       local file = part .. "-" .. kind
-      local why = not exists(folder .. "/" .. file .. ".gz") and download(source, folder, file)
+      local why = not system.exists(folder .. "/" .. file .. ".gz") and download(source, folder, file)
       if why then
         run("rmdir " .. quoted(folder)) -- if it is empty
         if fresh then run("rmdir " .. quoted(base)) end

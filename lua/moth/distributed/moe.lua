@@ -135,6 +135,7 @@ end
 -- (1 if all experts get as many), counts how many tokens each expert got from here, and dropped how many choices of
 -- tokens were beyond the capacity of their expert (capacity_factor).
 function MoE:forward(x)
+  check.tensor("distributed.MoE", "x", x)
   local group, E, k = self.group, self.num_experts, self.top_k
   if x:size(-1) ~= self.dim then
     check.fail("[distributed.MoE] expected tokens of %d numbers, got [%s]", self.dim, table.concat(x.shape, ", "))

@@ -2,6 +2,7 @@
 -- checkpoint from which a run that was stopped goes on.
 local moth = require "moth"
 local each = require "moth.each"
+local system = require "moth.utils.system"
 io.stdout:setvbuf "line"
 local M = {}
 
@@ -23,17 +24,11 @@ function M.options(defaults)
   return o
 end
 
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
-
 --- Calls step(i), which returns a loss, for each step; prints every tenth of them.
 -- o: options; parts: { name = object with a state_dict }. Returns the first and the last tenth's mean loss.
 function M.run(o, parts, step)
   local losses, from = {}, 1
-  if o.checkpoint and exists(o.checkpoint) then
+  if o.checkpoint and system.exists(o.checkpoint) then
     local saved = moth.load(o.checkpoint)
     for name, part in each(parts) do part:load_state_dict(saved[name]) end
     moth.set_rng_state(saved.rng)

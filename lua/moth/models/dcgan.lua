@@ -39,7 +39,10 @@ Generator.__init = signature.init("models.DCGANGenerator(*, count latent=100, co
   reset(self)
 end)
 --- z (N, latent) or (N, latent, 1, 1) -> images (N, out_channels, size, size) in [-1, 1]
-function Generator:forward(z) return self.main(z:reshape(-1, self.latent, 1, 1)) end
+function Generator:forward(z)
+  check.tensor("models.DCGANGenerator", "z", z)
+  return self.main(z:reshape(-1, self.latent, 1, 1))
+end
 
 local Discriminator = nn.class("DCGANDiscriminator")
 Discriminator.__init = signature.init("models.DCGANDiscriminator(*, count channels=64, count in_channels=3, \z

@@ -123,8 +123,9 @@ end
 --- idx (B, T) tokens from 1; targets (B, T) likewise, optional.
 -- @return logits (B, T, vocab_size); with targets also the mean cross-entropy
 function GPT:forward(idx, targets)
-  local logits = self:decode(idx)
-  if not targets then return logits end
+  local logits = self:decode(check.tensor("models.GPT", "idx", idx))
+  if targets == nil then return logits end
+  check.tensor("models.GPT", "targets", targets)
   local flat = logits:view(-1, self.config.vocab_size)
   return logits, nn.functional.cross_entropy(flat, targets:reshape(-1))
 end

@@ -241,8 +241,9 @@ end
 --- idx (B, T), ids from 1; targets (B, T) likewise, optional.
 -- @return logits (B, T, vocab_size); with targets also the mean cross-entropy
 function Llama:forward(idx, targets)
-  local logits = self:decode(idx)
-  if not targets then return logits end
+  local logits = self:decode(check.tensor("models.Llama", "idx", idx))
+  if targets == nil then return logits end
+  check.tensor("models.Llama", "targets", targets)
   return logits, nn.functional.cross_entropy(logits:view(-1, self.config.vocab_size), targets:reshape(-1))
 end
 

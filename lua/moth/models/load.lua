@@ -10,14 +10,9 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local families = require "moth.models.families"
 local pretrained = require "moth.models.pretrained"
+local system = require "moth.utils.system"
 
 local where = "models.load"
-
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
 
 local function text_of(path)
   local f = io.open(path, "rb")
@@ -39,7 +34,7 @@ end
 local function about(folder, config)
   local function field(file, name)
     local path = folder .. "/" .. file
-    return exists(path) and pretrained.json(path, where)[name] or nil
+    return system.exists(path) and pretrained.json(path, where)[name] or nil
   end
   local info = { eos = ids_from_1(field("generation_config.json", "eos_token_id") or config.eos_token_id) }
   local template = text_of(folder .. "/chat_template.jinja") or field("tokenizer_config.json", "chat_template")
@@ -61,7 +56,7 @@ local function of_folder(folder)
       families.names)
   end
   local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true })
-  local has_tokenizer = exists(folder .. "/tokenizer.json") or exists(folder .. "/vocab.json")
+  local has_tokenizer = system.exists(folder .. "/tokenizer.json") or system.exists(folder .. "/vocab.json")
   return model, has_tokenizer and moth.tokenizer.load(folder) or nil, about(folder, config)
 end
 
@@ -73,7 +68,10 @@ return signature("models.load(path path, *, dtype dtype?, device device?)", func
   if path:find "%.gguf$" then
     model, tokenizer, info = require("moth.models.gguf").load(path, where)
   else
-    if not exists(path .. "/config.json") then check.fail("[%s] %s has no config.json", where, path) end
+    if not system.exists(path) then check.fail("[%s] there is no file or folder %s", where, path) end
+    if not system.exists(path .. "/config.json") then
+      check.fail("[%s] %s is neither a .gguf file nor a folder with a config.json", where, path)
+    end
     model, tokenizer, info = of_folder(path)
   end
   for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end

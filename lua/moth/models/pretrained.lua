@@ -4,6 +4,7 @@ local moth = require "moth"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local system = require "moth.utils.system"
 
 local M = {}
 
@@ -13,7 +14,7 @@ function M.json(path, where)
   if not ok then check.fail("[%s] needs lua-cjson (Debian: lua-cjson)", where) end
   local f, why = io.open(path, "rb")
   if not f then check.fail("[%s] cannot open %s", where, why) end
-  local text = f:read("*a")
+  local text = f:read("*a") or "" -- nothing: a folder
   f:close()
   cjson = cjson.new()
   cjson.decode_max_depth(100)
@@ -26,12 +27,6 @@ function M.json(path, where)
     return t
   end
   return plain(value)
-end
-
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
 end
 
 -- Tensors that lie in the file, where it is of safetensors.
@@ -49,10 +44,10 @@ function M.read(folder, where, is_mapped)
   if type(folder) ~= "string" then check.fail("[%s] expected a folder, got %s", where, type(folder)) end
   local config = json(folder .. "/config.json", where)
   for _, name in ipairs { "model.safetensors", "pytorch_model.bin" } do
-    if exists(folder .. "/" .. name) then return config, load(folder .. "/" .. name) end
+    if system.exists(folder .. "/" .. name) then return config, load(folder .. "/" .. name) end
   end
   local index = folder .. "/model.safetensors.index.json"
-  if not exists(index) then
+  if not system.exists(index) then
     check.fail("[%s] %s has neither model.safetensors nor pytorch_model.bin", where, folder)
   end
   local parts, all, map = {}, {}, json(index, where).weight_map

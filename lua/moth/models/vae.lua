@@ -2,6 +2,7 @@
 -- names of PyTorch's example.
 local moth = require "moth"
 local nn = require "moth.nn"
+local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local F = nn.functional
 
@@ -33,6 +34,7 @@ function VAE:decode(z) return self:decode_logits(z):sigmoid() end
 
 --- x (N, …) -> logits of the reconstruction (N, in_features), mean, logarithm of the variance
 function VAE:forward(x)
+  check.tensor("models.VAE", "x", x)
   local mu, logvar = self:encode(x:reshape(-1, self.in_features))
   return self:decode_logits(self:reparameterize(mu, logvar)), mu, logvar
 end

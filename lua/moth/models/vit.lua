@@ -54,6 +54,7 @@ end)
 
 --- x (N, 3, image_size, image_size) -> scores (N, num_classes)
 function ViT:forward(x)
+  check.tensor("models.ViT", "x", x)
   local n, h, w = x:size(1), x:size(3), x:size(4)
   if h ~= self.image_size or w ~= self.image_size then
     check.fail("[models.ViT] expected images of %d x %d, got %d x %d", self.image_size, self.image_size, h, w)

@@ -35,7 +35,8 @@ moth.help "relu"          signature, doc and source of an op, a function, a clas
 moth.help(moth.relu)      the same of a value
 moth.config()             what moth found on this machine
 At the prompt: ?name, ??word searches names and docs, %help lists the commands.
-Modules: nn, optim, data, amp, autograd, func, compile, kernel, profiler, debug, memory, linalg, fft, models
+Modules: nn, optim, data, transforms, models, amp, autograd, func, linalg, fft, sparse, distributions, plot
+  compile, kernel, profiler, debug, memory, distributed; to ship: export, onnx, edge, quantization, serve, llm, gguf
 Guides are in docs/, examples in examples/.]]
 
 local function text_of(what)

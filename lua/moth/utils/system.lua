@@ -38,6 +38,13 @@ function M.list(path)
   return out
 end
 
+--- Whether there is a file or a folder of that path which can be opened.
+function M.exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
 --- Seconds of processor time that all threads of this process have taken.
 function M.cpu_time()
   ffi.C.moth_clock_gettime(2, instant)
@@ -63,4 +70,4 @@ function M.pid() return ffi.C.getpid() end
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
-  "system.cpu_time()", "system.list(path path)", "system.sleep(number seconds)" })
+  "system.cpu_time()", "system.list(path path)", "system.exists(path path)", "system.sleep(number seconds)" })

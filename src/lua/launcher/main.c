@@ -29,7 +29,9 @@ static const char usage[] =
     "usage: moth [options] [script [args]]\n"
     "       moth run [options] script [args]   in several processes: moth run --help\n"
     "       moth serve [options] name=file     models behind HTTP: moth serve --help\n"
-    "  -e code    run code, with `moth` loaded as a global\n"
+    "       moth generate, moth chat           a language model writes, answers: moth chat --help\n"
+    "Scripts, code and the prompt have `moth` as a global.\n"
+    "  -e code    run code\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
     "  -j cmd[=a,b]  LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, "
     "bc\n"
@@ -470,6 +472,9 @@ static void run_all(lua_State *L, Command *command) {
   if (script < argc || (!has_code && !interactive && !isatty(STDIN_FILENO))) {
     const char *file = script < argc && strcmp(argv[script], "-") != 0 ? argv[script] : NULL;
     int nargs = script < argc ? argc - script - 1 : 0;
+    if (!has_moth && require(L, "moth") != 0)
+      return;
+    has_moth = true;
     if (run_script(L, file, nargs, argv + argc - nargs) != 0)
       return;
     has_code = true;
