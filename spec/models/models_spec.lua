@@ -148,7 +148,7 @@ describe("models of text #quick", function()
         num_attention_heads = 1, intermediate_size = 8 }, M.ViT { image_size = 8, patch_size = 4, num_layers = 1,
         num_heads = 1, hidden_dim = 8, mlp_dim = 8, num_classes = 2 } } do
       for _, wrong in ipairs { "text", 3, {}, false } do
-        assert.error_matches(function() net(wrong or nil) end, "%] argument '[%w_]+': expected a tensor, got ")
+        assert.error_matches(function() net(wrong or nil) end, "^[^\n]*%] argument '[%w_]+'")
       end
     end
     assert.error_matches(function() M.minigpt { vocab = 5 }(moth.ones({ 1, 2 }, { dtype = moth.int64 }), 3) end,
