@@ -433,26 +433,27 @@ HEADERS   = src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
 # All that Lua needs, with what its extensions are compiled against; install adds what C programs need.
 install-lua: all
 	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/libmoth.so $(DESTDIR)$(BINDIR)/moth)
-	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
-	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(CLUADIR) $(B)/moth_lua.so
-	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(BINDIR) $(B)/moth
-	$(Q)ln -sf moth $(DESTDIR)$(BINDIR)/mothrun
-	$(Q)rm -rf $(DESTDIR)$(LUADIR)/moth # a file of an older version would be found before a folder of its name
-	$(Q)for dir in lua $(GEN); do (cd $$dir && find moth -name '*.lua' \
-	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
-	$(INSTALL) 644 lua/moth/library/extension.mk $(DESTDIR)$(LUADIR)/moth/library/extension.mk
-	$(INSTALL) 644 -t $(DESTDIR)$(LUADIR)/moth/include $(HEADERS)
+	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(LIBDIR)' $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
+	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(CLUADIR)' $(B)/moth_lua.so
+	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(BINDIR)' $(B)/moth
+	$(Q)ln -sf moth '$(DESTDIR)$(BINDIR)/mothrun'
+	$(Q)rm -rf '$(DESTDIR)$(LUADIR)/moth' # a file of an older version would be found before a folder of its name
+	$(Q)mkdir -p '$(DESTDIR)$(LUADIR)' && to=$$(cd '$(DESTDIR)$(LUADIR)' && pwd) && for dir in lua $(GEN); do \
+	  (cd $$dir && find moth -name '*.lua' -exec install -D -m 644 {} "$$to"/{} \;) || exit 1; done
+	$(INSTALL) 644 lua/moth/library/extension.mk '$(DESTDIR)$(LUADIR)/moth/library/extension.mk'
+	$(INSTALL) 644 -t '$(DESTDIR)$(LUADIR)/moth/include' $(HEADERS)
 install: install-lua
 	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
-	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) $(HEADERS)
-	$(Q)install -d $(DESTDIR)$(PKGDIR)
+	$(INSTALL) 644 -t '$(DESTDIR)$(INCDIR)' $(HEADERS)
+	$(Q)install -d '$(DESTDIR)$(PKGDIR)'
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCDIR)' '' 'Name: moth' \
 	  'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \
-	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > $(DESTDIR)$(PKGDIR)/moth.pc
+	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > '$(DESTDIR)$(PKGDIR)/moth.pc'
+INSTALLED = libmoth.so libmoth_cuda.so libmoth_gloo.so
 uninstall:
-	rm -rf $(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(INCDIR)
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmoth.so libmoth_cuda.so libmoth_gloo.so) $(DESTDIR)$(CLUADIR)/moth_lua.so \
-	  $(DESTDIR)$(BINDIR)/moth $(DESTDIR)$(BINDIR)/mothrun $(DESTDIR)$(PKGDIR)/moth.pc
+	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)'
+	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \
+	  '$(DESTDIR)$(BINDIR)/mothrun' '$(DESTDIR)$(PKGDIR)/moth.pc'
 
 clean:
 	rm -rf build

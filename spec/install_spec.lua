@@ -115,6 +115,16 @@ describe("make install #noasan", function()
     must("make uninstall B=%s PREFIX=/usr DESTDIR=%s", build, dest)
     assert.equal("", files(dest))
   end)
+
+  it("takes folders with blanks in their names, and uninstall leaves what has half of the name", function()
+    local whole, half = prefix .. "/a b", prefix .. "/a"
+    must("mkdir -p %s && touch %s/mine", half, half)
+    must("make install B=%s PREFIX='%s'", build, whole)
+    assert.equal(expected, must("cd / && '%s/bin/moth' -e '%s'", whole, program))
+    must("make uninstall B=%s PREFIX='%s'", build, whole)
+    assert.equal("", files("'" .. whole .. "'"))
+    assert.equal(half .. "/mine\n", files(half))
+  end)
 end)
 
 describe("the rock #noasan", function()
