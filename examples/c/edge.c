@@ -43,7 +43,11 @@ static void print_output(const MothIo *io, const float *data) {
 int main(int argc, char **argv) {
   MothModel *m;
   void *in[MOST] = {0}, *out[MOST] = {0};
-  if (argc != 2 || moth_edge_load(argv[1], &m))
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s model.mte\n", argv[0]);
+    return 1;
+  }
+  if (moth_edge_load(argv[1], &m))
     return failed();
   int nin = moth_edge_inputs(m), nout = moth_edge_outputs(m);
   size_t bytes = moth_edge_arena(
