@@ -128,6 +128,7 @@ $(B)/moth: $(MAIN_O)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ $(LDFLAGS) -lluajit-5.1 $(LIBS)
 	$(Q)ln -sf moth $(B)/mothrun
+	$(Q)ln -sfn '$(CURDIR)/lua' $(B)/lua
 
 # compile(where the object is, source pattern, flags): the first rule that fits is taken.
 define compile

@@ -37,6 +37,12 @@ describe("launcher #quick", function()
     assert.equals("2\n", (run([[$M -e 'print(moth.ones(2):sum():item())']])))
   end)
 
+  it("takes an empty variable of the environment for one that is not set", function()
+    local text = run([[MOTH_DATA= MOTH_CC= $M -e 'print(moth.config().cc.path)
+      print(select(2, pcall(moth.datasets.MNIST, { root = "/nowhere" })))']])
+    assert.matches("^/.-found in /nowhere, [^,]+, [^,]+, /nowhere/MNIST/raw\n", text)
+  end)
+
   it("names the method where a tensor is compared with a number #M021", function()
     for _, code in ipairs { "local x = moth.ones(2); print(x < 0)", "print(0 <= moth.ones(2))" } do
       local text, status = run(("$M -e '%s'"):format(code))
@@ -47,6 +53,12 @@ describe("launcher #quick", function()
       assert.matches("HINT: a tensor is compared by methods: x:lt(0)", text, 1, true)
     end
     assert.is_nil((run("$M -e 'print({} < 0)'")):find("HINT", 1, true))
+  end)
+
+  it("finds its modules from a build folder outside of the tree", function()
+    local text = run(([[D=$(mktemp -d) && cp -rP %s/gen %s/lua %s/*.so $M $D && cd / && $D/moth -e 'print(moth.ones(2):sum():item())'
+      rm -r $D]]):format(build, build, build))
+    assert.equals("2\n", text)
   end)
 
   it("runs standard input", function()

@@ -2,6 +2,8 @@
 -- reproduce them (config.repro_after).
 local B = require "moth_lua"
 local graphs = require "moth.compile.graph"
+local system = require "moth.utils.system"
+local toolchain = require "moth.utils.toolchain"
 local C = B.compile
 
 local M = {}
@@ -15,14 +17,12 @@ local trying = false -- attempts of the minifier: their failures are not looked 
 
 --- Environment variables that are a switch: unset, empty and 0 are false.
 function M.is_set(name)
-  local v = os.getenv(name)
-  return v ~= nil and v ~= "" and v ~= "0"
+  return (system.getenv(name) or "0") ~= "0"
 end
 
 --- Where segments that fail are reproduced: "dynamo" or "aot", as PyTorch's; nil: nowhere.
 function M.repro_after()
-  local v = os.getenv("MOTHDYNAMO_REPRO_AFTER") or os.getenv("TORCHDYNAMO_REPRO_AFTER")
-  return v ~= "" and v or nil
+  return system.getenv "MOTHDYNAMO_REPRO_AFTER" or system.getenv "TORCHDYNAMO_REPRO_AFTER"
 end
 
 --- Tells the trace how its segments are compared. backend: a name or a function.
@@ -43,8 +43,8 @@ end
 local count = 0
 
 local function save(p)
-  local folder = os.getenv("MOTH_COMPILE_DEBUG_DIR") or "moth_compile_debug"
-  os.execute(("mkdir -p %q"):format(folder))
+  local folder = system.getenv("MOTH_COMPILE_DEBUG_DIR") or "moth_compile_debug"
+  os.execute("mkdir -p " .. toolchain.quoted(folder))
   local path
   repeat
     count = count + 1

@@ -20,6 +20,7 @@ local native = require "moth.kernel.native"
 local ops = require "moth.dispatch.ops"
 local runtime = require "moth.compile.runtime"
 local schedule = require "moth.compile.schedule"
+local system = require "moth.utils.system"
 local toolchain = require "moth.utils.toolchain"
 
 local M = {}
@@ -126,8 +127,7 @@ local said = false
 
 local function compiler()
   local cc = toolchain.cc()
-  local named = os.getenv("MOTH_CC") or "" -- of one that is none the search has told
-  if not cc and not said and named == "" then
+  if not cc and not said and not system.getenv "MOTH_CC" then -- of that one the search has told
     toolchain.log("fusion", true, "compile: there is no C compiler: pointwise calls run in blocks; MOTH_CC names one")
     said = true
   end

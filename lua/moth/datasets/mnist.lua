@@ -26,7 +26,7 @@ local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 local function places(source, root)
   local out = {}
-  for _, base in ipairs({ root or "data", os.getenv("MOTH_DATA") }) do
+  for _, base in ipairs({ root or "data", system.getenv("MOTH_DATA") }) do
     out[#out + 1] = base
     for _, folder in ipairs(source.folders) do out[#out + 1] = base .. "/" .. folder end
   end

@@ -12,6 +12,7 @@ local export = require "moth.export"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 local toolchain = require "moth.utils.toolchain"
 
 local M = {}
@@ -167,7 +168,7 @@ local function commands(target, library, work, out)
     return ("%s %s -fvisibility=hidden -o %s %s -L%s -Wl,-rpath,%s -lmoth -lm"):format(quoted(cc.path),
       native.flags(cc, true), quoted(out), quoted(work), quoted(folder), quoted(folder))
   end
-  local cc = os.getenv("MOTH_CC") or target .. "-gcc"
+  local cc = system.getenv("MOTH_CC") or target .. "-gcc"
   return ("%s -std=gnu17 -O2 -ftree-vectorize -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv -fPIC -w \z
     -fopenmp-simd -fvisibility=hidden -shared -o %s %s %s -Wl,--gc-sections -lm"):format(quoted(cc), quoted(out),
     quoted(work), quoted(library))

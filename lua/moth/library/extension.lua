@@ -10,6 +10,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 local toolchain = require "moth.utils.toolchain"
 local M = {}
 
@@ -48,7 +49,7 @@ function M.makefile() return plain(lua_folder .. "/library/extension.mk") end
 -- nvcc; where CUDA is emulated, that of the emulation, in the tree that moth was built in.
 local function find_nvcc()
   if os.getenv("MOTH_CUDA") == "emu" then
-    local path = (os.getenv("MOTH_CUDA_EMU_SOURCE") or B.library_path() .. "/..") .. "/src/emu/nvcc.lua"
+    local path = (system.getenv("MOTH_CUDA_EMU_SOURCE") or B.library_path() .. "/..") .. "/src/emu/nvcc.lua"
     return read(path) and path or check.fail("[cpp_extension.load] there is no %s: MOTH_CUDA_EMU_SOURCE names moth's \z
       tree", path)
   end
@@ -120,7 +121,7 @@ end
 
 -- Where libraries are kept.
 local function folder_for(options)
-  local root = options.build_directory or os.getenv("MOTH_EXTENSIONS")
+  local root = options.build_directory or system.getenv("MOTH_EXTENSIONS")
   if not root then return toolchain.folder "extensions" end
   local said, made = output("mkdir -p " .. quoted(root))
   if not made then check.fail("[cpp_extension.load] %s", said) end

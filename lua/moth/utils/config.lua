@@ -6,6 +6,7 @@ local ffi = require "ffi"
 local B = require "moth_lua"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 local toolchain = require "moth.utils.toolchain"
 
 pcall(ffi.cdef, "const char *moth_blas_name(void);")
@@ -87,12 +88,11 @@ local function config()
   self.blas = blas == "none" and { why = "not found (Debian's package libopenblas0-openmp): products are slow" }
     or { path = blas }
   for _, l in ipairs(libraries) do self[l[1]] = library(l[2], l[3], l[4]) end
-  self.cc = command(os.getenv("MOTH_CC") or "cc", "moth.compile works without, slower; no extensions in C")
+  self.cc = command(system.getenv("MOTH_CC") or "cc", "moth.compile works without, slower; no extensions in C")
   self.nvcc = command("nvcc", "no extensions in CUDA")
   self.cuda = cuda()
   for _, name in ipairs(variables) do
-    local value = os.getenv(name)
-    if value and value ~= "" then self.environment[name] = value end
+    self.environment[name] = system.getenv(name)
   end
   return setmetatable(self, Config)
 end

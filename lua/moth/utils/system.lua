@@ -45,6 +45,12 @@ function M.exists(path)
   return f ~= nil
 end
 
+--- The value of a variable of the environment; nil where it is not set, or empty.
+function M.getenv(name)
+  local value = os.getenv(name)
+  return value ~= "" and value or nil
+end
+
 --- Seconds of processor time that all threads of this process have taken.
 function M.cpu_time()
   ffi.C.moth_clock_gettime(2, instant)
@@ -70,4 +76,5 @@ function M.pid() return ffi.C.getpid() end
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
-  "system.cpu_time()", "system.list(path path)", "system.exists(path path)", "system.sleep(number seconds)" })
+  "system.cpu_time()", "system.list(path path)", "system.exists(path path)",
+  "system.getenv(string name)", "system.sleep(number seconds)" })

@@ -95,11 +95,11 @@ local folders = {} -- path -> path that is used
 -- `own_variable` names, made for this user alone. One that cannot be made or is not safe to load code from is said
 -- once, and a folder of this process takes its place.
 function M.folder(name, own_variable)
-  local cache, home = os.getenv("XDG_CACHE_HOME"), os.getenv("HOME")
-  if not cache or cache == "" then cache = home and home ~= "" and home .. "/.cache" end
+  local cache, home = system.getenv "XDG_CACHE_HOME", system.getenv "HOME"
+  if not cache then cache = home and home .. "/.cache" end
   local path = (cache or "$HOME/.cache") .. "/moth/" .. name
-  local given = own_variable and os.getenv(own_variable)
-  if given and given ~= "" then cache, path = given, given end
+  local given = own_variable and system.getenv(own_variable)
+  if given then cache, path = given, given end
   if not folders[path] then
     local why = not cache and "neither XDG_CACHE_HOME nor HOME is set" or wrong(path)
     if cache and why then
@@ -197,8 +197,8 @@ M.probe = probe
 
 --- The C compiler for generated code, { path, version }: $MOTH_CC, config.cc, cc, gcc, clang; nil where there is none.
 function M.cc()
-  local named = os.getenv("MOTH_CC")
-  if named and named ~= "" then
+  local named = system.getenv("MOTH_CC")
+  if named then
     local c = probe(named)
     if not c then once("MOTH_CC=%s is no compiler that runs", named) end
     return c or nil

@@ -173,7 +173,8 @@ static bool is_there(lua_State *L, const char *dir, const char *name) {
 }
 
 /* PREFIX/bin/moth has PREFIX/share/lua/5.1 and PREFIX/lib/lua/5.1 beside it; a build folder holds
- * the libraries and gen/ itself, and lua/ is one or two floors up (build/, build/asan/). */
+ * the libraries and gen/ itself, and lua/ is one or two floors up (build/, build/asan/), or where its link `lua` leads
+ * (make B=/elsewhere). */
 static void set_paths(lua_State *L) {
   char dir[PATH_SIZE];
   ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
@@ -191,7 +192,9 @@ static void set_paths(lua_State *L) {
     prepend(L, "cpath", lua_pushfstring(L, "%s/../lib/lua/5.1/?.so", dir));
   } else {
     char lua[PATH_SIZE]; /* without "..": errors name files in it */
-    const char *up = is_there(L, dir, "../lua") ? "%s/../lua" : "%s/../../lua";
+    const char *up = is_there(L, dir, "../lua/moth")      ? "%s/../lua"
+                     : is_there(L, dir, "../../lua/moth") ? "%s/../../lua"
+                                                          : "%s/lua";
     if (!realpath(lua_pushfstring(L, up, dir), lua))
       lua[0] = 0;
     lua_pop(L, 1);
