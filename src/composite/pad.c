@@ -97,7 +97,7 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
     x = out;
   }
   if (mode == MOTH_MODE_CONSTANT) {
-    if (any)
+    if (any || x == self) /* also by 0: the same calls for all sizes, in a graph that has several */
       MOTH_TRY(then(constant(x, n_pad, grow, value, &out), x));
     else
       MOTH_TRY(then(moth_clone(x, &out), x));

@@ -11,7 +11,8 @@
  *                ["while", value, n, m], the next n calls, then, while it is true, the m behind these and the n again
  *      "outputs": [["y", value], …]}
  *
- * A size is an integer or {"e": [[[coefficient, dim], [coefficient, dim, dim], …], add, div, of]}. An argument is null, true,
+ * A size is an integer or {"e": [[[coefficient, factor, …], …], add, div, of]}, where a factor is a dim or such a formula; a
+ * number may have the bits of a double behind of, its scale. An argument is null, true,
  * false, an integer, {"e": …}, {"f": the bits of a double}, {"s": text}, {"d": dtype}, {"dev": "cpu"}, {"i": [sizes]}, {"v":
  * value}, {"vs": [values]}. Arguments are canonical (dispatch/canonical.c). A value is used behind the call that makes it, in the
  * same block of calls or in those in it: what a block gives, it copies to values from before. */
@@ -110,28 +111,47 @@ static void *take(Reader *r, size_t n, size_t size) {
 
 /* ---- sizes --------------------------------------------------------------------------------------------- */
 
-static MothStatus term(Reader *r, MothEdgeTerm *t) {
-  bool more;
-  int64_t a, b = -1, dims = (int64_t)r->m->ndims;
+static MothStatus formula(Reader *r, int depth, const MothEdgeFormula **out);
+
+static MothStatus factor(Reader *r, int depth, MothEdgeFactor *f) {
+  MothText name;
+  int64_t dim;
+  MOTH_TRY(member(r, "a formula"));
+  if (moth_json_peek(&r->json) == '{') {
+    f->dim = -1;
+    MOTH_TRY(moth_json_begin(&r->json, '{'));
+    MOTH_TRY(member(r, "a formula"));
+    MOTH_TRY(moth_json_key(&r->json, &name));
+    if (strcmp(name.text, "e") != 0 || depth == MOTH_EDGE_MOST_NESTED)
+      return bad("a formula");
+    MOTH_TRY(formula(r, depth + 1, &f->formula));
+    return f->formula->of == MOTH_OF_NONE && !f->formula->scaled ? MOTH_OK : bad("a formula");
+  }
+  MOTH_TRY(moth_json_integer(&r->json, &dim));
+  f->dim = (int)dim;
+  return dim >= 0 && dim < (int64_t)r->m->ndims ? MOTH_OK : bad("a formula");
+}
+
+static MothStatus term(Reader *r, int depth, MothEdgeTerm *t) {
+  uint32_t n;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_FACTORS + 1, &n));
+  if (n < 2)
+    return bad("a formula");
+  t->nfactors = (int)n - 1;
+  if (!(t->factors = take(r, n - 1, sizeof *t->factors)))
+    return MOTH_ERR_MEMORY;
   MOTH_TRY(moth_json_begin(&r->json, '['));
   MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &t->coefficient));
-  MOTH_TRY(integer(r, 0, dims - 1, "a formula", &a));
-  MOTH_TRY(moth_json_next(&r->json, &more));
-  if (more) {
-    MOTH_TRY(moth_json_integer(&r->json, &b));
-    if (b < 0 || b >= dims)
-      return bad("a formula");
-    MOTH_TRY(finish(r, "a formula"));
-  }
-  t->a = (int)a;
-  t->b = (int)b;
-  return MOTH_OK;
+  for (int i = 0; i < t->nfactors; i++)
+    MOTH_TRY(factor(r, depth, &t->factors[i]));
+  return finish(r, "a formula");
 }
 
 /* Behind the name "e": the formula, and the end of its object. */
-static MothStatus formula(Reader *r, const MothEdgeFormula **out) {
+static MothStatus formula(Reader *r, int depth, const MothEdgeFormula **out) {
   uint32_t n;
-  int64_t of;
+  int64_t of, bits;
+  bool more;
   MothEdgeFormula *f = take(r, 1, sizeof *f);
   if (!f)
     return MOTH_ERR_MEMORY;
@@ -145,14 +165,20 @@ static MothStatus formula(Reader *r, const MothEdgeFormula **out) {
   MOTH_TRY(moth_json_begin(&r->json, '['));
   for (uint32_t i = 0; i < n; i++) {
     MOTH_TRY(member(r, "a formula"));
-    MOTH_TRY(term(r, &f->terms[i]));
+    MOTH_TRY(term(r, depth, &f->terms[i]));
   }
   MOTH_TRY(finish(r, "a formula"));
   MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &f->add));
   MOTH_TRY(integer(r, 1, INT64_MAX, "a formula", &f->div));
   MOTH_TRY(integer(r, 0, MOTH_NOF - 1, "a formula", &of));
   f->of = (MothEdgeOf)of;
-  MOTH_TRY(finish(r, "a formula"));
+  MOTH_TRY(moth_json_next(&r->json, &more));
+  if (more) {
+    MOTH_TRY(moth_json_integer(&r->json, &bits));
+    memcpy(&f->scale, &bits, sizeof bits);
+    f->scaled = true;
+    MOTH_TRY(finish(r, "a formula"));
+  }
   *out = f;
   return finish(r, "a formula");
 }
@@ -166,8 +192,9 @@ static MothStatus size(Reader *r, MothEdgeSize *s) {
   MOTH_TRY(moth_json_key(&r->json, &name));
   if (strcmp(name.text, "e") != 0)
     return bad("a size");
-  MOTH_TRY(formula(r, &s->formula));
-  return s->formula->of == MOTH_OF_NONE ? MOTH_OK : bad("a size that is no whole number");
+  MOTH_TRY(formula(r, 1, &s->formula));
+  bool whole = s->formula->of == MOTH_OF_NONE && !s->formula->scaled;
+  return whole ? MOTH_OK : bad("a size that is no whole number");
 }
 
 static MothStatus sizes(Reader *r, uint32_t most, uint32_t *n, MothEdgeSize **out) {
@@ -217,9 +244,9 @@ static void make_value(MothModel *m, uint32_t id, MothEdgeKind kind) {
 /* Which of the dims a size is; -1: none. */
 static int dim_of(const MothEdgeSize *s) {
   const MothEdgeFormula *f = s->formula;
-  bool plain = f && f->nterms == 1 && f->terms[0].coefficient == 1 && f->terms[0].b < 0 &&
+  bool plain = f && f->nterms == 1 && f->terms[0].coefficient == 1 && f->terms[0].nfactors == 1 &&
                f->add == 0 && f->div == 1;
-  return plain ? f->terms[0].a : -1;
+  return plain ? f->terms[0].factors[0].dim : -1;
 }
 
 static MothStatus read_inputs(Reader *r, MothDType *dtypes) {
@@ -367,7 +394,7 @@ static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
     a->kind = MOTH_ARG_SIZE;
     if (!(a->sizes = take(r, 1, sizeof *a->sizes)))
       return MOTH_ERR_MEMORY;
-    return formula(r, &a->sizes->formula);
+    return formula(r, 1, &a->sizes->formula);
   }
   MOTH_TRY(named_arg(r, name.text, known, a));
   return finish(r, "an argument");

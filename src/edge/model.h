@@ -13,6 +13,8 @@ enum {
   MOTH_EDGE_MOST_CALLS = 16384,
   MOTH_EDGE_MOST_DIMS = 64,
   MOTH_EDGE_MOST_TERMS = 64,
+  MOTH_EDGE_MOST_FACTORS = 8,
+  MOTH_EDGE_MOST_NESTED = 3, /* formulas in formulas */
   MOTH_EDGE_MOST_DEPTH = 32, /* of blocks in blocks */
   MOTH_EDGE_ALIGN = 64
 };
@@ -25,19 +27,30 @@ typedef enum MothEdgeOf {
   MOTH_NOF
 } MothEdgeOf;
 
-/* coefficient * dims[a] * dims[b]; b < 0: times dims[a] alone. */
+typedef struct MothEdgeFormula MothEdgeFormula;
+
+/* dims[dim], or where dim < 0 the value of a formula. */
+typedef struct MothEdgeFactor {
+  int dim;
+  const MothEdgeFormula *formula;
+} MothEdgeFactor;
+
+/* coefficient * factors[0] * factors[1] * … */
 typedef struct MothEdgeTerm {
   int64_t coefficient;
-  int a, b;
+  MothEdgeFactor *factors;
+  int nfactors;
 } MothEdgeTerm;
 
-/* of(floor((the sum of terms + add) / div)), as lua/moth/export/sizes.lua. */
-typedef struct MothEdgeFormula {
+/* scale * of(floor((the sum of terms + add) / div)), as lua/moth/export/sizes.lua. */
+struct MothEdgeFormula {
   MothEdgeTerm *terms;
   int nterms;
   int64_t add, div;
   MothEdgeOf of;
-} MothEdgeFormula;
+  bool scaled;
+  double scale;
+};
 
 /* A number, or a formula. */
 typedef struct MothEdgeSize {

@@ -14,10 +14,17 @@ static bool sum_of(const MothModel *m, const MothEdgeFormula *f, int64_t *out) {
   int64_t sum = f->add;
   for (int i = 0; i < f->nterms; i++) {
     const MothEdgeTerm *t = &f->terms[i];
-    int64_t product = t->coefficient;
-    if (__builtin_mul_overflow(product, m->now[t->a], &product) ||
-        (t->b >= 0 && __builtin_mul_overflow(product, m->now[t->b], &product)) ||
-        __builtin_add_overflow(sum, product, &sum))
+    int64_t product = t->coefficient, factor;
+    for (int k = 0; k < t->nfactors; k++) {
+      const MothEdgeFactor *of = &t->factors[k];
+      if (of->dim >= 0)
+        factor = m->now[of->dim];
+      else if (!sum_of(m, of->formula, &factor))
+        return false;
+      if (__builtin_mul_overflow(product, factor, &product))
+        return false;
+    }
+    if (__builtin_add_overflow(sum, product, &sum))
       return false;
   }
   int64_t q = sum / f->div;
@@ -37,20 +44,17 @@ static MothStatus whole_of(const MothModel *m, const MothEdgeSize *s, int64_t *o
 static MothStatus number_of(const MothModel *m, const MothEdgeSize *s, MothValue *out) {
   int64_t sum;
   MOTH_TRY(whole_of(m, s, &sum));
+  const MothEdgeFormula *f = s->formula;
   double x = (double)sum;
-  switch (s->formula ? s->formula->of : MOTH_OF_NONE) {
-  case MOTH_OF_RECIPROCAL:
-    *out = moth_v_float(1 / x);
-    break;
-  case MOTH_OF_SQRT:
-    *out = moth_v_float(sqrt(x));
-    break;
-  case MOTH_OF_RSQRT:
-    *out = moth_v_float(1 / sqrt(x));
-    break;
-  default:
-    *out = moth_v_int(sum);
-  }
+  if (f && f->of == MOTH_OF_RECIPROCAL)
+    x = 1 / x;
+  else if (f && f->of == MOTH_OF_SQRT)
+    x = sqrt(x);
+  else if (f && f->of == MOTH_OF_RSQRT)
+    x = 1 / sqrt(x);
+  if (f && f->scaled)
+    x *= f->scale;
+  *out = f && (f->of != MOTH_OF_NONE || f->scaled) ? moth_v_float(x) : moth_v_int(sum);
   return MOTH_OK;
 }
 

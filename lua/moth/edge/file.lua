@@ -111,7 +111,7 @@ local function check_call(call, values)
 end
 
 -- The same number at all points, or a formula of the dimensions.
-local function merge_number(list, points, names, ranges, call)
+local function merge_number(list, about, call)
   local numbers = {}
   for i, v in ipairs(list) do
     if type(v) == "string" then -- an integer that a double does not hold
@@ -122,15 +122,18 @@ local function merge_number(list, points, names, ranges, call)
     end
     numbers[i] = v
   end
-  local f = sizes.fit(points, numbers, names, ranges)
+  local f = about.follow(numbers)
   if f == nil then
-    refuse(call, ("a number depends on a size in no way that can be followed: it is %s, then %s\nHINT: give that "
-      .. "dimension a fixed size"):format(tostring(list[1]), tostring(list[2])))
+    local other = 2
+    while list[other] == list[1] do other = other + 1 end
+    refuse(call, ("a number depends on a size in no way that can be followed: it is %s with %s, %s with %s\nHINT: give "
+      .. "that dimension a fixed size"):format(tostring(list[1]), records.point_text(about.points[1]),
+        tostring(list[other]), records.point_text(about.points[other])))
   end
   return f
 end
 
-local function merge_arg(args, points, names, ranges, call)
+local function merge_arg(args, about, call)
   local kind, first = args[1][1], args[1][2]
   local function all_same()
     for i = 2, #args do
@@ -146,7 +149,7 @@ local function merge_arg(args, points, names, ranges, call)
       if a[1] ~= kind then refuse(call, "an argument depends on a size") end
       list[i] = a[2]
     end
-    return { kind, merge_number(list, points, names, ranges, call) }
+    return { kind, merge_number(list, about, call) }
   elseif kind == "ints" then
     local out = {}
     for k = 1, #first do
@@ -155,7 +158,7 @@ local function merge_arg(args, points, names, ranges, call)
         if #a[2] ~= #first then refuse(call, "the length of a list depends on a size") end
         list[i] = a[2][k]
       end
-      out[k] = merge_number(list, points, names, ranges, call)
+      out[k] = merge_number(list, about, call)
     end
     return { kind, out }
   end
@@ -165,29 +168,29 @@ end
 local merge
 
 -- The parts of call k, and the sizes of its results.
-local function merge_control(list, k, points, names, ranges)
+local function merge_control(list, k, about)
   local call = list[1].calls[k]
   for p in ipairs(call.parts) do
     local parts = {}
     for i, l in ipairs(list) do parts[i] = l.calls[k].parts[p] end
-    merge(parts, points, names, ranges)
+    merge(parts, about)
     for v, made in ipairs(parts[1].values) do
       local shapes = {}
       for i, part in ipairs(parts) do shapes[i] = { "ints", part.values[v].shape } end
-      made.sizes = made.kind ~= "held" and v == parts[1].outputs[1] and merge_arg(shapes, points, names, ranges, call)
+      made.sizes = made.kind ~= "held" and v == parts[1].outputs[1] and merge_arg(shapes, about, call)
     end
   end
   call.sizes = {}
   for r, id in ipairs(call.results) do
     local shapes = {}
     for i, l in ipairs(list) do shapes[i] = { "ints", l.values[l.calls[k].results[r]].shape } end
-    call.sizes[r] = merge_arg(shapes, points, names, ranges, call)
+    call.sizes[r] = merge_arg(shapes, about, call)
     list[1].values[id].sizes = call.sizes[r]
   end
 end
 
 -- The calls of all points as one list, with formulas.
-function merge(list, points, names, ranges)
+function merge(list, about)
   local out = list[1]
   for k, call in ipairs(out.calls) do
     for i = 2, #list do
@@ -200,9 +203,9 @@ function merge(list, points, names, ranges)
       local args = {}
       for i, l in ipairs(list) do args[i] = l.calls[k].args[j] end
       if #args > 0 and #args ~= #list then refuse(call, "an argument depends on a size") end
-      if args[1] then call.args[j] = merge_arg(args, points, names, ranges, call) end
+      if args[1] then call.args[j] = merge_arg(args, about, call) end
     end
-    if call.control then merge_control(list, k, points, names, ranges) end
+    if call.control then merge_control(list, k, about) end
   end
   for k, v in ipairs(out.values) do
     for i = 2, #list do
@@ -410,13 +413,13 @@ local bits = ffi.typeof("union { double d; int64_t i; }")
 local function double_text(d) return (tostring(bits({ d = d }).i):gsub("LL$", "")) end
 
 local function formula_text(f, index)
-  local terms = {}
+  local terms, scale = {}, f.scale and "," .. double_text(f.scale) or ""
   for i, term in ipairs(f.terms) do
     local parts = { ("%d"):format(term[1]) }
-    for k = 2, #term do parts[k] = index[term[k]] end
+    for k = 2, #term do parts[k] = type(term[k]) == "table" and formula_text(term[k], index) or index[term[k]] end
     terms[i] = "[" .. table.concat(parts, ",") .. "]"
   end
-  return ('{"e":[[%s],%d,%d,%d]}'):format(table.concat(terms, ","), f.add or 0, f.div or 1, OF[f.of] or 0)
+  return ('{"e":[[%s],%d,%d,%d%s]}'):format(table.concat(terms, ","), f.add or 0, f.div or 1, OF[f.of] or 0, scale)
 end
 
 local function size_text(n, index)
@@ -560,10 +563,11 @@ M.check_program = check_program
 -- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
   check_program()
-  local points, names = records.points_of(ep.program)
-  local list = {}
-  for i, point in ipairs(points) do list[i] = lowered(ep.program, ep.tensors, point) end
-  local low = merge(list, points, names, ep.program.dims)
+  local low = records.at_sizes(ep.program, function(point)
+    return lowered(ep.program, ep.tensors, point)
+  end, function(list, points, _, follow)
+    return merge(list, { points = points, follow = follow })
+  end, function(message) error(message, 0) end)
   return M.of_calls(ep, low, low.calls, o)
 end
 

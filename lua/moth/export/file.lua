@@ -60,7 +60,9 @@ local function list(t, n, fn)
 end
 
 local function pack_formula(f)
-  return { terms = list(f.terms, nil, function(term) return list(term) end), add = f.add or 0, div = f.div, of = f.of }
+  return { terms = list(f.terms, nil, function(term)
+    return list(term, nil, function(factor) return type(factor) == "table" and pack_formula(factor) or factor end)
+  end), add = f.add or 0, div = f.div, of = f.of, scale = f.scale }
 end
 
 local pack_program
@@ -185,7 +187,7 @@ function Reader:formula(f)
   if not sizes.is_formula(f, self.dims) then self:fail("a formula of sizes is damaged") end
   local terms = {}
   for i, term in ipairs(f.terms) do terms[i] = { unpack(term) } end
-  return { kind = "size", terms = terms, add = f.add, div = f.div, of = f.of }
+  return { kind = "size", terms = terms, add = f.add, div = f.div, of = f.of, scale = f.scale }
 end
 
 function Reader:value(v, known, null)

@@ -225,8 +225,11 @@ function Exported:decompose(set)
         or "there is no op '" .. op .. "'")
     end
   end
-  local given = { inputs = self.program.inputs, tensors = {}, leaves = {}, spec = self.spec, dims = self.program.dims,
+  local given = { inputs = self.program.inputs, tensors = {}, leaves = {}, spec = self.spec, dims = {},
     example = self.example }
+  for name, range in each(self.program.dims) do
+    given.dims[name] = { min = range.min, max = range.max, multiple_of = range.multiple_of }
+  end
   given.leaves = tree.flatten(example_inputs(self))
   for _, leaf in ipairs(given.leaves) do
     if B.is_tensor(leaf) then given.tensors[#given.tensors + 1] = leaf end
@@ -236,7 +239,7 @@ function Exported:decompose(set)
   local program, held = records.of(function(...)
     local tensors, dims = bind(self, ...)
     return results_of(self, self.program:run(self.tensors, dims, tensors, self.device, set))
-  end, given, state, names)
+  end, given, state, names, true)
   return Exported(program, held, self.spec, self.leaves)
 end
 

@@ -7,6 +7,7 @@ local tree = require "moth.lang.tree"
 local class = require "moth.class"
 local each = require "moth.each"
 local sizes = require "moth.export.sizes"
+local fit = require("moth.export.fit").fit
 local programs = require "moth.export.program"
 local trace = require "moth.lang.trace"
 local capture = require("moth.compile.explain").capture
@@ -366,31 +367,62 @@ local function point_text(point)
   return table.concat(parts, ", ")
 end
 
---- The sizes to record at: the example's, then one dimension at a time, then all together; and the names of the
--- dimensions. given: { dims, example }.
-local function points_of(given)
+-- The sizes to record at: the example's, then one dimension at a time, then several together; the names of the
+-- dimensions; which of the sizes are far ones. given: { dims, example }.
+local function points_of(given, wide)
   local names = tree.keys(given.dims)
-  local points, probes = { given.example }, {}
+  local points, probes, far = { given.example }, {}, {}
   for _, name in ipairs(names) do
-    probes[name] = sizes.probes(given.dims[name], given.example[name])
-    for _, n in ipairs(probes[name]) do
+    probes[name] = sizes.probes(given.dims[name], given.example[name], wide)
+    for i, n in ipairs(probes[name]) do
       local point = {}
       for _, other in ipairs(names) do point[other] = given.example[other] end
       point[name] = n
       points[#points + 1] = point
+      far[point] = i == #probes[name]
     end
   end
-  for k = 1, #names > 1 and 3 or 0 do
+  for k = 1, #names > 1 and 5 or 0 do
     local point, differs = {}, 0
     for i, name in ipairs(names) do
       local list = probes[name]
-      point[name] = list[(k + i - 2) % math.max(#list, 1) + 1] or given.example[name]
+      local at = k <= 3 and k + i - 1 or #list - (k + i) % 3 -- near ones, then far ones
+      point[name] = list[(at - 1) % math.max(#list, 1) + 1] or given.example[name]
       if point[name] ~= given.example[name] then differs = differs + 1 end
     end
-    if differs > 1 then points[#points + 1] = point end
+    if differs > 1 then
+      points[#points + 1] = point
+      far[point] = k > 3
+    end
   end
-  return points, names
+  return points, names, far
 end
+
+--- Makes something at several sizes, and one thing of all: make(point), then merge(list, points, names, follow), where
+-- follow(values) is the formula of numbers that differ. If there is none, both are done again, at more sizes. A far
+-- size at which make fails is left out: a table of positions may end before it. failed(message, point, example) tells
+-- of another failure.
+function M.at_sizes(given, make, merge, failed)
+  local again = {}
+  for _, wide in ipairs { false, true } do
+    local all, names, far = points_of(given, wide)
+    local points, made = {}, {}
+    for _, point in ipairs(all) do
+      local ok, one = pcall(make, point)
+      if not ok and not far[point] then failed(one, point, all[1]) end
+      if ok then points[#points + 1], made[#made + 1] = point, one end
+    end
+    local ok, result = pcall(merge, made, points, names, function(values)
+      local f = fit(points, values, names, given.dims)
+      if f == nil and not wide then error(again, 0) end
+      return f
+    end)
+    if ok then return result end
+    if result ~= again then error(result, 0) end
+  end
+end
+
+M.point_text = point_text
 
 local function differs(points, i, node, other, what)
   local a = node and ("%s at %s"):format(node.op, node.at) or "the end"
@@ -407,7 +439,7 @@ end
 
 -- The size of a result: a number, a formula, or "?" where it is neither.
 local function merge_size(list, points, names, ranges)
-  local f = sizes.fit(points, list, names, ranges)
+  local f = fit(points, list, names, ranges)
   if type(f) == "table" then f.kind = "size" end
   return f or "?"
 end
@@ -427,38 +459,46 @@ local function merge_inputs(parts, points, names, ranges)
   parts[1].inputs = inputs
 end
 
+local function same_state(a, b, state)
+  a, b = state[a.name], state[b.name]
+  return a == b or a.kind == "constant" and b.kind == "constant" and same_constant(a, b)
+end
+
+local function kind_of(v) return type(v) == "table" and not B.is_dtype(v) and v.kind or type(v) end
+
 local merge_records
 
--- What the records' values have in common: a constant or a formula.
-local function merge(list, n, points, names, node, where, state, ranges)
-  local first = list[1]
-  local kind = type(first) == "table" and not B.is_dtype(first) and first.kind or type(first)
-  local same = true
-  for i = 2, n do
+-- What the records' values have in common: a constant or a formula. about: { points, names, ranges, state, follow }.
+local function merge(list, node, where, about)
+  local first, points = list[1], about.points
+  local kind = kind_of(first)
+  local same, other = true, nil
+  for i = 2, #points do
     local v = list[i]
-    local other = type(v) == "table" and not B.is_dtype(v) and v.kind or type(v)
-    if other ~= kind then differs(points, i, node, node, where .. " is of another kind") end
-    same = same and (v == first or v ~= v and first ~= first) -- NaN, too
+    if kind_of(v) ~= kind then differs(points, i, node, node, where .. " is of another kind") end
+    if v ~= first and (v == v or first == first) then -- NaN, too
+      same, other = false, other or i
+    end
   end
   if same then return first end
   if kind == "number" then
-    local f = sizes.fit(points, list, names, ranges)
+    local f = about.follow(list)
     if f == nil then
       check.fail("[%s] %s of %s (%s) depends on a size in no way that can be followed: it is %s with %s, %s with %s\n"
         .. "HINT: sums, products and quotients of sizes can be followed; give this dimension a fixed size", WHERE,
-        where, node.op, node.at, tostring(list[1]), point_text(points[1]), tostring(list[2]), point_text(points[2]))
+        where, node.op, node.at, tostring(first), point_text(points[1]), tostring(list[other]),
+        point_text(points[other]))
     end
     if type(f) == "table" then f.kind = "size" end
     return f
   elseif kind == "value" or kind == "device" then
-    for i = 2, n do
+    for i = 2, #points do
       if list[i].name ~= first.name then differs(points, i, node, node, where .. " is another value") end
     end
     return first
   elseif kind == "state" then
-    for i = 2, n do
-      local a, b = state[first.name], state[list[i].name]
-      if a ~= b and (a.kind ~= "constant" or b.kind ~= "constant" or not same_constant(a, b)) then
+    for i = 2, #points do
+      if not same_state(first, list[i], about.state) then
         check.fail("[%s] %s of %s (%s) is a tensor that Lua makes anew at each call, and which depends on a size: make "
           .. "it by ops (arange, full, …)", WHERE, where, node.op, node.at)
       end
@@ -466,33 +506,38 @@ local function merge(list, n, points, names, node, where, state, ranges)
     return first
   elseif kind == "list" then
     local out = { kind = "list", n = first.n }
-    for i = 2, n do
+    for i = 2, #points do
       if list[i].n ~= first.n then differs(points, i, node, node, where .. " has another length") end
     end
     for k = 1, first.n do
       local items = {}
-      for i = 1, n do items[i] = list[i][k] end
-      out[k] = merge(items, n, points, names, node, where, state, ranges)
+      for i = 1, #points do items[i] = list[i][k] end
+      out[k] = merge(items, node, where, about)
     end
     return out
   elseif kind == "program" then
     local parts = {}
-    for i = 1, n do parts[i] = list[i].program end
-    merge_inputs(parts, points, names, ranges)
-    merge_records(parts, points, names, state, ranges)
+    for i = 1, #points do parts[i] = list[i].program end
+    merge_inputs(parts, points, about.names, about.ranges)
+    merge_records(parts, about)
     return first
   end
   return check.fail("[%s] %s of %s (%s) is %s with %s, but %s with %s", WHERE, where, node.op, node.at, tostring(first),
-    point_text(points[1]), tostring(list[2]), point_text(points[2]))
+    point_text(points[1]), tostring(list[other]), point_text(points[other]))
 end
 
-function merge_records(records, points, names, state, ranges)
-  local out = records[1]
+function merge_records(records, about)
+  local out, points = records[1], about.points
   for i = 2, #records do
     for k = 1, math.max(#out.nodes, #records[i].nodes) do
       local a, b = out.nodes[k], records[i].nodes[k]
       if not a or not b or a.op ~= b.op or #a.out ~= #b.out or a.args.n ~= b.args.n then
         differs(points, i, a, b, "the calls depend on a size")
+      end
+      for r, meta in ipairs(a.metas) do
+        if meta.dtype ~= b.metas[r].dtype then
+          differs(points, i, a, b, ("the dtype depends on a size, %s or %s"):format(meta.dtype, b.metas[r].dtype))
+        end
       end
     end
   end
@@ -500,13 +545,13 @@ function merge_records(records, points, names, state, ranges)
     for j = 1, node.args.n do
       local list = {}
       for i, record in ipairs(records) do list[i] = record.nodes[k].args[j] end
-      node.args[j] = merge(list, #records, points, names, node, "argument " .. j, state, ranges)
+      node.args[j] = merge(list, node, "argument " .. j, about)
     end
     for r, meta in ipairs(node.metas) do
       for d = 1, #meta.shape do
         local list = {}
         for i, record in ipairs(records) do list[i] = record.nodes[k].metas[r].shape[d] or -1 end
-        meta.shape[d] = merge_size(list, points, names, ranges)
+        meta.shape[d] = merge_size(list, points, about.names, about.ranges)
       end
     end
   end
@@ -514,7 +559,7 @@ function merge_records(records, points, names, state, ranges)
     if table.concat(records[i].outputs, " ") ~= table.concat(out.outputs, " ") then
       local constants = false
       for j, name in ipairs(out.outputs) do
-        constants = constants or state[name] ~= nil and state[records[i].outputs[j]] ~= nil
+        constants = constants or about.state[name] ~= nil and about.state[records[i].outputs[j]] ~= nil
       end
       if not constants then check.fail("[%s] the results depend on a size", WHERE) end
     end
@@ -522,25 +567,79 @@ function merge_records(records, points, names, state, ranges)
   return out
 end
 
-M.points_of = points_of
+local holds_at
+
+-- Whether a value of a program is that of a record at these sizes.
+local function is_at(v, other, dims, state)
+  local kind = kind_of(v)
+  if kind == "size" then
+    local n = sizes.evaluate(v, dims)
+    return type(other) == "number" and (n == other or math.abs(n - other) < 1e-14 * math.abs(n))
+  end
+  if kind_of(other) ~= kind then return false end
+  if kind == "value" or kind == "device" then return v.name == other.name end
+  if kind == "state" then return same_state(v, other, state) end
+  if kind == "program" then return holds_at(v.program, other.program, dims, state) end
+  if kind ~= "list" then return v == other or v ~= v and other ~= other end
+  for i = 1, v.n do
+    if not is_at(v[i], other[i], dims, state) then return false end
+  end
+  return v.n == other.n
+end
+
+-- Whether a program is what a record at these sizes says.
+function holds_at(program, record, dims, state)
+  if #program.nodes ~= #record.nodes then return false end
+  for k, a in ipairs(program.nodes) do
+    local b = record.nodes[k]
+    if a.op ~= b.op or a.args.n ~= b.args.n then return false end
+    for j = 1, a.args.n do
+      if not is_at(a.args[j], b.args[j], dims, state) then return false end
+    end
+  end
+  return true
+end
+
+-- Size 1 is often a case of its own, in Lua code as in ops: where the program is another one there, the range begins at
+-- 2; an error where 1 was asked for.
+local function check_ones(given, record, program, state)
+  for _, name in ipairs(tree.keys(given.dims)) do
+    local range = given.dims[name]
+    if given.example[name] > 1 and sizes.fits(range, 1) then
+      local point = {}
+      for other, n in each(given.example) do point[other] = n end
+      point[name] = 1
+      local ok, one = pcall(record, point)
+      if not ok or not holds_at(program, one, point, state) then
+        if range.min == 1 then
+          check.fail("[%s] with %s = 1 %s\nHINT: moth.Dim(\"%s\", { min = 2 }), and a program of its own for 1", WHERE,
+            name, ok and "the function makes other calls than with other sizes" or tostring(one), name)
+        end
+        range.min = 2
+      end
+    end
+  end
+end
 
 --- Records fn on what M.inputs says: returns the program, { name = { kind, tensor } } of the tensors it holds. state
--- and names are those of M.state_of.
-function M.of(fn, given, state, names)
-  local points, dim_names = points_of(given)
-  local records = {}
-  for i, point in ipairs(points) do
+-- and names are those of M.state_of. any_one: fn is known to be right where a size is 1.
+function M.of(fn, given, state, names, any_one)
+  local function record(point)
     local recorder = M.recorder(state, names)
-    local ok, program = pcall(M.once, fn, given, point, recorder)
-    if not ok then
-      if i == 1 then error(program, 0) end
-      check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
-        WHERE, point_text(point), point_text(points[1]), tostring(program))
-    end
-    records[i] = program
+    local program = M.once(fn, given, point, recorder)
     program.of_state = recorder.held
+    return program
   end
-  local program = #records > 1 and merge_records(records, points, dim_names, state, given.dims) or records[1]
+  local program = M.at_sizes(given, record, function(records, points, dim_names, follow)
+    if #records == 1 then return records[1] end
+    return merge_records(records, { points = points, names = dim_names, ranges = given.dims, state = state,
+      follow = follow })
+  end, function(message, point, example)
+    if point == example then error(message, 0) end
+    check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
+      WHERE, point_text(point), point_text(example), tostring(message))
+  end)
+  if not any_one then check_ones(given, record, program, state) end
   program.dims, program.example = given.dims, given.example
   -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.
   local held = {}

@@ -130,8 +130,10 @@ function M.environment(writer, node, values)
     for _, v in ipairs { a, b } do
       if type(v) == "number" then
         f.add = f.add + v
-      elseif v.div or v.of then
-        env.refuse("a sum of quotients of sizes")
+      elseif v.of or v.scale then
+        env.refuse("a sum of roots or fractions of sizes")
+      elseif v.div then
+        f.terms[#f.terms + 1] = { 1, v }
       else
         for _, term in ipairs(v.terms) do f.terms[#f.terms + 1] = term end
         f.add = f.add + (v.add or 0)

@@ -114,12 +114,15 @@ end
 
 -- A formula as a tensor of one element in a list: int64.
 function Writer:size(f)
-  if f.of then refuse("%s of a size as a size", f.of) end
+  if f.of or f.scale then refuse("%s of a size as a size", f.of or "a fraction") end
   local sum
   local function number(v) return self:constant({ v }, "int64").name end
   for _, term in ipairs(f.terms) do
-    local product = self:dim(term[2])
-    if term[3] then product = self:node("Mul", { product, self:dim(term[3]) }, 1, {}, "")[1] end
+    local product
+    for i = 2, #term do
+      local factor = type(term[i]) == "table" and self:size(term[i]) or self:dim(term[i])
+      product = product and self:node("Mul", { product, factor }, 1, {}, "")[1] or factor
+    end
     if term[1] ~= 1 then product = self:node("Mul", { product, number(term[1]) }, 1, {}, "")[1] end
     sum = sum and self:node("Add", { sum, product }, 1, {}, "")[1] or product
   end
@@ -135,6 +138,7 @@ function Writer:formula(f, dtype)
   if dtype ~= "int64" then v = self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
   if f.of == "sqrt" or f.of == "rsqrt" then v = self:node("Sqrt", { v }, 1, {}, "")[1] end
   if f.of == "reciprocal" or f.of == "rsqrt" then v = self:node("Reciprocal", { v }, 1, {}, "")[1] end
+  if f.scale then v = self:node("Mul", { v, self:constant(f.scale, dtype).name }, 1, {}, "")[1] end
   return rules.value(v, dtype, {})
 end
 
@@ -263,7 +267,10 @@ local function shown(shape)
   local out = {}
   for k, n in ipairs(shape) do
     out[k] = n
-    if type(n) == "table" then out[k] = n.div == nil and n.of == nil and sizes.text(n):gsub("%W", "_") or "?" end
+    if type(n) == "table" then
+      local plain = n.div == nil and n.of == nil and not n.scale
+      out[k] = plain and sizes.text(n):gsub("%W", "_") or "?"
+    end
   end
   return out
 end
@@ -313,7 +320,7 @@ function Writer:arguments(node, record)
       values[a.name] = list
     elseif v ~= nil and a.type == "INDEX" then
       if type(v) == "number" then values[a.name] = v > 0 and v - 1 or v
-      else values[a.name] = { kind = "size", terms = v.terms, add = (v.add or 0) - 1, div = v.div }
+      else values[a.name] = { kind = "size", terms = v.terms, add = (v.add or 0) - (v.div or 1), div = v.div }
       end
     elseif a.type == "INTS" and type(v) == "number" then
       values[a.name] = {}

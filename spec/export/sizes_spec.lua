@@ -1,0 +1,85 @@
+-- Formulas of dynamic dimensions: what is followed, what is refused, and that nothing is wrong at other sizes.
+local moth = require "moth"
+local dir = os.tmpname()
+
+describe("sizes of exported programs", function()
+  teardown(function()
+    for _, ending in ipairs { "", ".mth2", ".mte", ".onnx" } do os.remove(dir .. ending) end
+  end)
+
+  -- Runs the program, its edge file and its ONNX file at other sizes. not_read: of ONNX, which has no ranges.
+  local function follows(f, example, dims, sizes, not_read)
+    local spec = {}
+    for k, dim in pairs(dims) do spec[k] = dim end
+    local ep = moth.export(f, { moth.randn(unpack(example)) }, { dynamic_shapes = { spec } })
+    local mth, mte, onnx = dir .. ".mth2", dir .. ".mte", dir .. ".onnx"
+    moth.export.save(ep, mth)
+    moth.edge.export(ep, mte)
+    moth.onnx.export(ep, nil, onnx)
+    local ways = { ep, moth.export.load(mth), moth.edge.load(mte), not not_read and moth.onnx.load(onnx) or nil }
+    for _, size in ipairs(sizes) do
+      local x = moth.randn(unpack(size))
+      local want = f(x)
+      for i, way in ipairs(ways) do
+        local got = way(x)
+        assert.same(want:size(), got:size())
+        assert.is_true(moth.allclose(want, got, 1e-6, 1e-6), i .. " of " .. tostring(ep))
+      end
+    end
+    return ep
+  end
+
+  local function fails(pattern, ...)
+    local ok, message = pcall(moth.export, ...)
+    assert.is_false(ok)
+    assert.truthy(message:find(pattern), message)
+  end
+
+  it("follows products of what strides leave, and divisions by large numbers #quick #M417", function()
+    local net = moth.nn.Sequential()
+    for i = 1, 3 do net:append(moth.nn.Conv2d(i == 1 and 3 or 2, 2, 3, { stride = 2, padding = 1 })) end
+    moth.no_grad(function()
+      follows(function(x)
+        local y = net(x)
+        local b, c, h, w = unpack(y:size())
+        return y:reshape(b * c, h * w + 0) * h
+      end, { 1, 3, 16, 16 }, { [1] = "b", [3] = "h", [4] = "w" }, { { 2, 3, 97, 20 }, { 1, 3, 32, 33 } })
+    end)
+    follows(function(x)
+      return (x:narrow(1, 1, math.floor(x:size(1) / 32)))
+    end, { 64, 2 }, { [1] = "h" }, { { 128, 2 }, { 100, 2 }, { 33, 2 } })
+    follows(function(x)
+      local b, h, w, c = unpack(x:size())
+      return x:view(b, h / 4, 4, w / 4, 4, c):transpose(3, 4):reshape(b * h / 4 * w / 4, 16, c)
+    end, { 1, 8, 8, 3 }, { [1] = "b", [2] = moth.Dim("h", { multiple_of = 4 }),
+      [3] = moth.Dim("w", { multiple_of = 4 }) }, { { 2, 12, 16, 3 } }, true)
+  end)
+
+  it("follows rests, paddings, squares, and fractions of them #M417", function()
+    local one = { [1] = "n" }
+    follows(function(x) return x * (x:size(1) % 3) end, { 9, 2 }, one, { { 4, 2 }, { 12, 2 }, { 101, 2 } })
+    local ep = follows(function(x)
+      return (moth.nn.functional.pad(x, { 0, 0, 0, -x:size(1) % 8 }))
+    end, { 6, 2 }, one, { { 9, 2 }, { 16, 2 }, { 71, 2 } }, true)
+    assert.truthy(tostring(ep):find("8*(n + 7)//8", 1, true))
+    follows(function(x) return x:sum() / (x:size(1) * (x:size(1) - 1) / 2) end, { 6, 2 }, one, { { 9, 2 }, { 30, 2 } })
+    follows(function(x) return x * (0.5 / x:size(1)) + x * x:size(1) ^ -0.5 end, { 6, 2 }, one, { { 30, 2 } }, true)
+    follows(function(x) return (x:sum() / (x:size(1) * x:size(2) * x:size(3))) end, { 9, 2, 3 },
+      { [1] = "a", [2] = "b", [3] = "c" }, { { 4, 5, 6 } })
+  end)
+
+  it("a branch that only large sizes take, or size 1, is seen #M417 #M435", function()
+    local n = { dynamic_shapes = { { [1] = "n" } } }
+    fails("the calls depend on a size", function(x) return x:size(1) > 200 and x * 2 or x end, { moth.ones(3) }, n)
+    fails("50 with n = 3, 51 with n = 51", function(x) return x * math.max(50, x:size(1)) end, { moth.ones(3) },
+      { dynamic_shapes = { { [1] = moth.Dim("n", { max = 51 }) } } })
+    local function one(x) return x:size(1) == 1 and x * 2 or x end
+    local ep = moth.export(one, { moth.ones(3) }, n)
+    assert.error_matches(function() ep(moth.ones(1)) end, "n is 1, outside its range of 2 to any")
+    fails("with n = 1 the function makes other calls.*min = 2", one, { moth.ones(3) },
+      { dynamic_shapes = { { [1] = moth.Dim("n", { min = 1 }) } } })
+    local table_of = moth.randn(40, 2) -- a table of positions that ends
+    local pe = moth.export(function(x) return x + table_of:narrow(1, 1, x:size(1)) end, { moth.ones(3, 2) }, n)
+    assert.equal(19, pe(moth.ones(19, 2)):size(1))
+  end)
+end)
