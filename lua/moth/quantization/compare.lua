@@ -7,12 +7,19 @@ local layers = require "moth.quantization.layers"
 
 local M = {}
 
-local function sqnr(want, got)
-  want, got = want:detach():to(moth.float64), got:detach():to(moth.float64)
-  local signal, noise = (want * want):sum():item(), ((want - got) * (want - got)):sum():item()
+-- Of two lists of tensors, in all.
+local function sqnr_of(wants, gots)
+  local signal, noise = 0, 0
+  for i, want in ipairs(wants) do
+    want = want:detach():to(moth.float64)
+    local off = want - gots[i]:detach():to(moth.float64)
+    signal, noise = signal + (want * want):sum():item(), noise + (off * off):sum():item()
+  end
   if noise == 0 then return math.huge end
   return 10 * math.log10(signal / noise)
 end
+
+local function sqnr(want, got) return sqnr_of({ want }, { got }) end
 
 --- Signal to quantisation noise in dB: 10 log10(sum of want^2 / sum of (want - got)^2). inf: they are equal.
 M.sqnr = signature("quantization.sqnr(Tensor want, Tensor got)", function(want, got)
@@ -47,6 +54,15 @@ end
 
 local function first(...) return (...) end
 
+-- The tensors of floats in what a model gives: they may be several, and stand in tables.
+local function floats_in(...)
+  local out = {}
+  for _, leaf in ipairs((moth.tree.flatten({ ... }))) do
+    if moth.is_tensor(leaf) and leaf:is_floating_point() then out[#out + 1] = leaf end
+  end
+  return out
+end
+
 -- The results of modules (path -> true) in a run, and the model's.
 local function outputs(model, paths, batch)
   local out, handles = {}, {}
@@ -55,7 +71,7 @@ local function outputs(model, paths, batch)
       handles[#handles + 1] = m:register_forward_hook(function(_, _, y) out[path] = out[path] or first(y) end)
     end
   end
-  local ok, y = pcall(moth.no_grad, function() return first(model(unpack(batch))) end)
+  local ok, y = pcall(moth.no_grad, function() return floats_in(model(unpack(batch, 1, table.maxn(batch)))) end)
   for _, h in ipairs(handles) do h:remove() end
   if not ok then error(y, 0) end
   return out, y
@@ -81,6 +97,13 @@ M.compare = signature(signed, function(model, q, batch)
   local want, y = outputs(model, theirs, batch)
   local got, yq = outputs(q, own, batch)
   model:train(mode)
+  for i = 1, math.max(#y, #yq) do
+    local a, b = y[i] and tostring(y[i]:size()), yq[i] and tostring(yq[i]:size())
+    if a ~= b then
+      check.fail("[%s] result %d: the first model gives %s, the second %s: is it what the second was made of?", where,
+        i, a or "none", b or "none")
+    end
+  end
   local rows = Table()
   for _, pair in ipairs(found) do
     local path, m = pair[1], pair[2]
@@ -99,7 +122,7 @@ M.compare = signature(signed, function(model, q, batch)
     if a.output ~= b.output then return (a.output or math.huge) < (b.output or math.huge) end
     return a.layer < b.layer
   end)
-  rows.output, rows.bytes, rows.float_bytes = sqnr(y, yq), bytes_of(q), bytes_of(model)
+  rows.output, rows.bytes, rows.float_bytes = sqnr_of(y, yq), bytes_of(q), bytes_of(model)
   return rows
 end)
 

@@ -46,7 +46,8 @@ local function configured(where, model)
     check.fail("[%s] no module has a qconfig: set model.qconfig = moth.quantization.get_default_qconfig()", where)
   end
   if #list == 0 then
-    check.fail("[%s] there is no layer to quantise in %s%s", where, model.__name, is_done(model) and already or "")
+    check.fail("[%s] there is no layer to quantise in %s%s", where, model.__name, is_done(model) and already
+      or ": no Linear, Embedding, nor Conv1d or Conv2d that pads with zeros on both sides alike")
   end
   return list
 end

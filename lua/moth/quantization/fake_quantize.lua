@@ -13,14 +13,15 @@ local M = {}
 local FakeQuantize = class("FakeQuantize", Module)
 M.FakeQuantize = FakeQuantize
 
---- observer: an instance of an observer, which decides bounds and scheme. In training it sees each input; in
+--- observer: an observer, which decides bounds and scheme, or its class. In training it sees each input; in
 -- evaluation, too, with `always`, as weights want it.
-local signed = "quantization.FakeQuantize(Module observer, *, bool always=false)"
+local signed = "quantization.FakeQuantize(Module|callable observer, *, bool always=false)"
 FakeQuantize.__init = signature.init(signed, function(self, o)
-  if not o.observer.calculate_qparams then
-    check.fail("[quantization.FakeQuantize] expected an observer, got %s", class.name(o.observer))
+  local observer = Module.is(o.observer) and o.observer or o.observer()
+  if not observers.is(observer) then
+    check.fail("[quantization.FakeQuantize] expected an observer, or its class, got %s", class.name(observer))
   end
-  self.observer, self.always = o.observer, o.always
+  self.observer, self.always = observer, o.always
   self:register_buffer("scale", moth.ones(1))
   self:register_buffer("zero_point", moth.zeros(1))
   self.fake_quant_enabled, self.observer_enabled = true, true
@@ -44,6 +45,19 @@ function FakeQuantize:forward(x)
   end
   return moth.fake_quantize(x, self.scale, self.zero_point, o.quant_min, o.quant_max)
 end
+
+-- For module:apply, as in PyTorch: late in training ranges stand still, and before that there may be no rounding.
+local function switch(name, field, value)
+  M[name] = signature(("quantization.%s(Module module)"):format(name), function(m)
+    if m[field] ~= nil then m[field] = value end
+  end)
+end
+switch("enable_observer", "observer_enabled", true)
+switch("disable_observer", "observer_enabled", false)
+switch("enable_fake_quant", "fake_quant_enabled", true)
+switch("disable_fake_quant", "fake_quant_enabled", false)
+switch("freeze_bn_stats", "bn_frozen", true) -- of layers with a batch norm folded in
+switch("update_bn_stats", "bn_frozen", false)
 
 local Group = class("GroupFakeQuantize", Module)
 M.GroupFakeQuantize = Group

@@ -14,7 +14,8 @@ local files = {}
 for file, fields in require "moth.each" {
   observer = "Observer MinMaxObserver MovingAverageMinMaxObserver HistogramObserver PerChannelMinMaxObserver \z
     MovingAveragePerChannelMinMaxObserver",
-  fake_quantize = "FakeQuantize GroupFakeQuantize",
+  fake_quantize = "FakeQuantize GroupFakeQuantize enable_observer disable_observer enable_fake_quant \z
+    disable_fake_quant freeze_bn_stats update_bn_stats",
   qconfig = "QConfig get_default_qconfig get_default_qat_qconfig",
   layers = "QuantizedLinear DynamicQuantizedLinear QuantizedConv2d QuantizedConv1d QuantizedEmbedding Int4Linear",
   weights = "int8_weight int4_weight dequantize_int4",

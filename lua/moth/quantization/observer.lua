@@ -29,6 +29,11 @@ local function begin(self, where, o)
   if self.quant_min >= self.quant_max then
     check.fail("[%s] quant_min (%d) must be below quant_max (%d)", where, self.quant_min, self.quant_max)
   end
+  local least, most = self.dtype == moth.int8 and -128 or 0, self.dtype == moth.int8 and 127 or 255
+  if self.quant_min < least or self.quant_max > most then
+    check.fail("[%s] quant_min (%d) and quant_max (%d) must be from %d to %d, as %s holds", where, self.quant_min,
+      self.quant_max, least, most, self.dtype.name)
+  end
   self:reset()
   M.resizes(self, "min_val", "max_val")
 end
@@ -45,6 +50,9 @@ function M.resizes(module, ...)
     end
   end)
 end
+
+--- Is m an observer, of any class that has these methods?
+function M.is(m) return Module.is(m) and m.calculate_qparams ~= nil and m.reset ~= nil and m.seen ~= nil end
 
 --- Forgets what it saw.
 function Observer:reset()
@@ -63,6 +71,10 @@ local function extremes(self, x)
     lo, hi = rows:amin(2), rows:amax(2)
   else
     lo, hi = x:amin():view(1), x:amax():view(1)
+  end
+  if self.per_channel and self.min_val:numel() > 0 and self.min_val:numel() ~= lo:numel() then
+    check.fail("[quantization.%s] it has seen %d channels and now gets %s, %d at ch_axis %d", self.__name,
+      self.min_val:numel(), tostring(x:size()), lo:numel(), self.ch_axis)
   end
   if moth.isfinite(hi - lo):all():item() then return lo, hi end
   self.skipped = self.skipped + 1
@@ -124,7 +136,7 @@ function Observer:extra_repr()
 end
 
 local function make(name, base, qscheme, more, init)
-  local cls = class(name, base)
+  local cls = base and class(name, base) or Observer
   local where = "quantization." .. name
   cls.__init = signature.init(("%s(%s%s)"):format(where, options:format(qscheme), more or ""), function(self, o)
     begin(self, where, o)
@@ -144,9 +156,16 @@ local function averaged(self, x)
   end
   self.min_val, self.max_val = lo, hi
 end
-local function keep_constant(self, o) self.averaging_constant = o.averaging_constant end
+local function keep_constant(self, o)
+  if not (o.averaging_constant > 0 and o.averaging_constant <= 1) then
+    check.fail("[quantization.%s] averaging_constant must be above 0 and at most 1, got %g", self.__name,
+      o.averaging_constant)
+  end
+  self.averaging_constant = o.averaging_constant
+end
 local constant = ", number averaging_constant=0.01"
 
+make("Observer", nil, "'per_tensor_affine'") -- the base of one's own
 make("MinMaxObserver", Observer, "'per_tensor_affine'")
 make("PerChannelMinMaxObserver", Observer, "'per_channel_symmetric'")
 make("MovingAverageMinMaxObserver", Observer, "'per_tensor_affine'", constant, keep_constant).update = averaged

@@ -3,6 +3,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
+local observers = require "moth.quantization.observer"
 local specs = require "moth.quantization.spec"
 local weights = require "moth.quantization.weights"
 local layers = require "moth.quantization.layers"
@@ -21,6 +22,35 @@ local function adopt(self, layer, spec)
   if layer.bias then self.bias = layer.bias end
 end
 
+-- Gives a layer the observers of its qconfig, or what rounds in training.
+local function look(self, qconfig, rounds)
+  local spec, where = self.spec, "quantization." .. (rounds and "prepare_qat" or "prepare")
+  if spec.kind == "embedding" then return end
+  for _, role in ipairs { "activation", "weight" } do
+    local o = qconfig[role](spec.kind)
+    local fake = Module.is(o) and not observers.is(o) and (o.calculate_qparams or o.bits == 4)
+    if not (fake or observers.is(o)) then
+      check.fail("[%s] layer '%s': the qconfig's %s gave %s, no observer", where, spec.path, role, class.name(o))
+    elseif rounds and not fake then
+      check.fail("[%s] layer '%s': the qconfig's %s gave a %s, which does not round: \z
+        get_default_qat_qconfig gives one for training, FakeQuantize(observer) rounds", where, spec.path, role, o.__name)
+    end
+    local inner = fake and o.observer or o
+    if role == "activation" and inner.per_channel then
+      check.fail("[%s] layer '%s': activations have one scale; the qconfig's %s is for channels", where, spec.path,
+        inner.__name)
+    elseif role == "weight" and observers.is(inner) then
+      if not inner.symmetric or inner.dtype ~= moth.int8 then
+        check.fail("[%s] weights are symmetric int8; the qconfig's observer of weights is %s of %s", where,
+          inner.qscheme, inner.dtype.name)
+      elseif inner.per_channel and inner.ch_axis ~= 1 then
+        check.fail("[%s] weights have a scale for each row: ch_axis must be 1, got %d", where, inner.ch_axis)
+      end
+    end
+    self[role == "weight" and "weight_observer" or "input_observer"] = rounds and o or inner
+  end
+end
+
 --- x (…, embedding_dim) -> (…, num_embeddings), as nn.Embedding's
 function Prepared:as_linear(x) return moth.linear(x, self.weight) end
 
@@ -37,13 +67,6 @@ local function int8_by(observer, w, path)
   o:reset()
   o(w)
   local scale, zero = o:calculate_qparams()
-  if not o.symmetric or o.dtype ~= moth.int8 then
-    check.fail("[quantization.convert] weights are symmetric int8; the qconfig's observer of weights is %s of %s",
-      o.qscheme, o.dtype.name)
-  end
-  if o.per_channel and o.ch_axis ~= 1 then
-    check.fail("[quantization.convert] weights have a scale for each row: ch_axis must be 1, got %d", o.ch_axis)
-  end
   if not o.per_channel then scale, zero = scale:expand(w:size(1)):contiguous(), zero:expand(w:size(1)):contiguous() end
   return moth.quantize_per_channel(w, scale, zero, 1, moth.int8):clamp(o.quant_min, o.quant_max), scale
 end
@@ -72,9 +95,7 @@ end
 local Observed = class("ObservedLayer", Prepared)
 function Observed:__init(layer, spec, qconfig)
   adopt(self, layer, spec)
-  if spec.kind ~= "embedding" then
-    self.input_observer, self.weight_observer = qconfig.activation(spec.kind), qconfig.weight(spec.kind)
-  end
+  look(self, qconfig, false)
 end
 function Observed:forward(x)
   if self.input_observer then x = self.input_observer(x) end
@@ -87,10 +108,8 @@ local Fake = class("FakeQuantizedLayer", Prepared)
 --- norm: the batch norm behind the layer, whose running statistics are folded into the weight that is rounded.
 function Fake:__init(layer, spec, qconfig, norm)
   adopt(self, layer, spec)
-  if spec.kind ~= "embedding" then
-    self.input_observer, self.weight_observer = qconfig.activation(spec.kind), qconfig.weight(spec.kind)
-  end
-  if norm then self.norm = norm end
+  look(self, qconfig, true)
+  if norm then self.norm, self.bn_frozen = norm, false end
 end
 
 local function factor_of(norm)
@@ -118,6 +137,7 @@ function Fake:forward(x)
   local channels = spec.kind == "linear" and y:dim() or y:dim() - (spec.kind == "conv2d" and 2 or 1)
   y = y / along(factor, y:dim(), channels)
   if self.bias then y = y + along(self.bias, y:dim(), channels) end
+  norm.training = self.training and not self.bn_frozen
   y = norm(y)
   return relu and y:relu() or y
 end

@@ -2,6 +2,7 @@
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
+local Module = require "moth.nn.module"
 local observers = require "moth.quantization.observer"
 local fake = require "moth.quantization.fake_quantize"
 
@@ -10,9 +11,16 @@ local M = {}
 local QConfig = class("QConfig")
 M.QConfig = QConfig
 
---- activation, weight: functions that make a module for each layer.
-QConfig.__init = signature.init("quantization.QConfig(*, function activation, function weight)", function(self, o)
-  self.activation, self.weight = o.activation, o.weight
+--- activation, weight: functions that make a module for each layer, or classes of observers.
+QConfig.__init = signature.init("quantization.QConfig(*, callable activation, callable weight)", function(self, o)
+  for _, role in ipairs { "activation", "weight" } do
+    local make = o[role]
+    if Module.is(make) then
+      check.fail("[quantization.QConfig] %s: each layer gets an observer of its own: expected a function or a class, \z
+        got a %s", role, make.__name)
+    end
+    self[role] = type(make) == "function" and make or function() return make() end
+  end
 end)
 
 local backends = { fbgemm = true, x86 = true, onednn = true, qnnpack = false } -- a scale for each channel?

@@ -22,6 +22,7 @@ function M.of(m)
   local nn = moth.nn
   local cls = getmetatable(m)
   local spec = { text = m:extra_repr(), relu = false }
+  if m.weight and m.weight:numel() == 0 then return nil end
   if cls == nn.Linear then
     spec.kind = "linear"
   elseif cls == nn.Embedding then
@@ -57,8 +58,9 @@ function M.classes(where, list, known)
   local set = {}
   for i, cls in ipairs(list) do
     if not known[cls] then
-      check.fail("[%s] layer %d of the list is %s, which cannot be quantised", where, i,
-        type(cls) == "table" and rawget(cls, "__name") and "nn." .. cls.__name or class.name(cls))
+      check.fail("[%s] layer %d of the list is %s, which cannot be quantised; nn.Linear and nn.Embedding can", where,
+        i, type(cls) == "table" and rawget(cls, "__name") and "nn." .. cls.__name
+          or type(cls) == "string" and "'" .. cls .. "'" or class.name(cls))
     end
     set[cls] = true
   end

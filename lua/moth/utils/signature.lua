@@ -60,6 +60,12 @@ local function plain_number(v)
   return v
 end
 
+-- An instance of a module's class; the class itself is none.
+local function is_module(v)
+  local mt = type(v) == "table" and getmetatable(v)
+  return type(mt) == "table" and rawget(mt, "__module") == true
+end
+
 -- type -> { test, its name in errors }
 local types = {
   Tensor = { B.is_tensor, "a tensor" },
@@ -83,7 +89,7 @@ local types = {
   callable = { check.is_callable, "a function or a module" },
   table = { is "table", "a table" },
   list = { is_list, "a list" },
-  Module = { function(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__module == true end, "a module" },
+  Module = { is_module, "a module" },
   any = { function(v) return v ~= nil end, "a value" },
 }
 for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "layers", "Dim", "Index", "bool", "string", "table",
@@ -172,6 +178,10 @@ local function shown(v)
   if type(v) == "number" then return ("%.14g"):format(v) end
   if type(v) == "boolean" or v == nil then return tostring(v) end
   if B.is_tensor(v) then return "a tensor" end
+  if type(v) == "table" and getmetatable(v) then
+    if rawget(v, "__name") then return ("the class %s"):format(tostring(v.__name)) end
+    if is_module(v) then return ("a module (%s)"):format(getmetatable(v).__name) end
+  end
   return type(v)
 end
 
