@@ -44,7 +44,8 @@ describe("quantization of one's own", function()
       assert.error_matches(function() q.MinMaxObserver(o) end, "must be from %-?%d+ to %d+, as u?int8 holds")
     end
     for _, c in ipairs { 0, 1.5, 0 / 0 } do
-      assert.error_matches(function() q.MovingAverageMinMaxObserver { averaging_constant = c } end, "above 0 and at most 1")
+      assert.error_matches(function() q.MovingAverageMinMaxObserver { averaging_constant = c } end,
+        "above 0 and at most 1")
     end
     local o = weight()
     o(moth.randn(3, 4))
@@ -63,7 +64,8 @@ describe("quantization of one's own", function()
     local f = q.FakeQuantize(q.MovingAverageMinMaxObserver)
     f(moth.tensor { 0, 255 })
     assert.equal(1, f.scale:item())
-    assert.error_matches(function() q.FakeQuantize(nn.Linear(2, 2)) end, "expected an observer, or its class, got Linear")
+    assert.error_matches(function() q.FakeQuantize(nn.Linear(2, 2)) end,
+      "expected an observer, or its class, got Linear")
   end)
 
   it("observers, rounding and the statistics of norms are switched off and on by apply", function()
@@ -98,7 +100,8 @@ describe("quantization of one's own", function()
     local m, x = Net():eval(), moth.randn(4, 3)
     assert.is_true(q.compare(m, q.quantize_dynamic(m), x).output > 30)
     local other = q.quantize_dynamic(nn.Sequential(nn.Linear(3, 3)):eval())
-    assert.error_matches(function() q.compare(m, other, x) end, "result 1: the first model gives %[4, 2%], the second %[4, 3%]")
+    assert.error_matches(function() q.compare(m, other, x) end,
+      "result 1: the first model gives %[4, 2%], the second %[4, 3%]")
   end)
 
   it("layers without elements stay as they are", function()

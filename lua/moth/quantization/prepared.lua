@@ -32,8 +32,8 @@ local function look(self, qconfig, rounds)
     if not (fake or observers.is(o)) then
       check.fail("[%s] layer '%s': the qconfig's %s gave %s, no observer", where, spec.path, role, class.name(o))
     elseif rounds and not fake then
-      check.fail("[%s] layer '%s': the qconfig's %s gave a %s, which does not round: \z
-        get_default_qat_qconfig gives one for training, FakeQuantize(observer) rounds", where, spec.path, role, o.__name)
+      check.fail("[%s] layer '%s': the qconfig's %s gave a %s, which does not round: get_default_qat_qconfig gives \z
+        one for training, FakeQuantize(observer) rounds", where, spec.path, role, o.__name)
     end
     local inner = fake and o.observer or o
     if role == "activation" and inner.per_channel then
