@@ -47,11 +47,11 @@ if o.model ~= "" then
   template = info.chat_template
   for _, p in ipairs(net:parameters()) do p:requires_grad_(true) end
 else
-  tokenizer, template = letters(), "<|im_start|>"
+  tokenizer, template = letters(), moth.llm.template.known.chatml
   net = moth.models.minigpt { vocab = tokenizer:size(), d_model = 96, n_layer = 3, n_head = 4, block_size = 256 }
   net.config.eos = { tokenizer:id "<|im_end|>" }
 end
-local talk = moth.llm.template.of(template, "finetune_gpt")
+local talk = moth.llm.template.of(template, { tokenizer = tokenizer })
 
 -- ---- reading ---------------------------------------------------------------------------------------------
 

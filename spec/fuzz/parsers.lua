@@ -1,7 +1,7 @@
 --- The parsers that are written in Lua, or behind a parser in C, with damaged bytes: thousands a second, in one
 -- process.
 --
---     build/asan/moth spec/fuzz/parsers.lua [graph|onnx|http|gguf|tokenizer|checkpoint …]
+--     build/asan/moth spec/fuzz/parsers.lua [graph|onnx|http|gguf|tokenizer|template|checkpoint …]
 --
 -- spec/fuzz/run.lua starts it again behind an input at which the process died. MOTH_SEED (1) and MOTH_CASES (10000, of
 -- each parser) or MOTH_SECONDS say what is run; MOTH_EPISODE=17 runs the input 17 alone and MOTH_KEEP=path keeps its
@@ -29,7 +29,7 @@ local cases = tonumber(os.getenv("MOTH_CASES")) or os.getenv("MOTH_SECONDS") and
 local seconds = tonumber(os.getenv("MOTH_SECONDS")) or math.huge
 local only, first = tonumber(os.getenv("MOTH_EPISODE")), tonumber(os.getenv("MOTH_FROM")) or 0
 local keep = os.getenv("MOTH_KEEP")
-local names = #arg > 0 and arg or { "graph", "onnx", "http", "gguf", "tokenizer", "checkpoint" }
+local names = #arg > 0 and arg or { "graph", "onnx", "http", "gguf", "tokenizer", "template", "checkpoint" }
 
 -- ---- what stops an input that takes long: as Ctrl-C does, then the process ----------------------------------------
 

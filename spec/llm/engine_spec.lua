@@ -65,10 +65,14 @@ describe("the engine of language models #M430", function()
       assert.is_false(ok)
       assert.matches(message, why)
     end
-    engine.template = "{{ strange }}"
-    local ok, why = pcall(engine.add, engine, 6, { kind = "chat", messages = { { role = "user", content = "x" } } })
-    assert.is_false(ok)
-    assert.matches("the chat template is not known", why)
+    for message, template in pairs { ["the chat template, line 1: 'strange' is undefined"] = "{{ strange.x }}",
+      ["the chat template makes no text"] = "{{ strange }}",
+      ["the chat template, line 2: the template says: turns must"] = "\n{{ raise_exception('turns must') }}" } do
+      engine.template, engine.talk = template, nil
+      local ok, why = pcall(engine.add, engine, 6, { kind = "chat", messages = { { role = "user", content = "x" } } })
+      assert.is_false(ok)
+      assert.matches(message, why)
+    end
   end)
 
   it("a step that raises ends what runs, and nothing else", function()
@@ -138,23 +142,14 @@ describe("a model in a terminal", function()
     assert.is_true(#chat.messages < 13)
     assert.is_true(chat.scheduler.stats.shared_tokens > 0)
     assert.error_matches(function() chat:say(("word "):rep(200)) end, "tokens are too many")
-    assert.error_matches(function() moth.llm.Chat(model, tokenizer, { template = "{{ x }}" }) end,
-      "there are chatml, gemma, gpt%-2, llama%-3 and phi%-3\nHINT")
+    assert.error_matches(function() moth.llm.Chat(model, tokenizer, { template = "x" }) end,
+      "there are chatml, gemma, gpt%-2, llama%-2, llama%-3, phi%-3 and zephyr\nHINT")
     -- a loop that was left: what was said stays, and the next answer comes
-    local left = moth.llm.Chat(model, tokenizer, { temperature = 0, max_tokens = 20 })
+    local left = moth.llm.Chat(model, tokenizer, { template = "gpt-2", temperature = 0, max_tokens = 20 })
     local said = left:say("Hello")()
     for _ in left:say "again" do end -- luacheck: ignore 542
     assert.same({ "user", "assistant", "user", "assistant" }, { left.messages[1].role, left.messages[2].role,
       left.messages[3].role, left.messages[4].role })
     assert.equal(said, left.messages[2].content)
-    local made = moth.llm.template.of "{{ '<|im_start|>system\\nYou are Q.<|im_end|>\\n' }}"
-    assert.equal("<|im_start|>system\nYou are Q.<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n",
-      (made { { role = "user", content = "x" } }))
-    assert.equal("<bos><start_of_turn>user\nS\n\nx<end_of_turn>\n<start_of_turn>model\n",
-      (moth.llm.template.of "<start_of_turn>" { { role = "system", content = "S" }, { role = "user", content = "x" } }))
-    local text, stop = moth.llm.template.known["llama-3"] { { role = "user", content = " a " } }
-    assert.equal("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
-      .. "<|start_header_id|>assistant<|end_header_id|>\n\n", text)
-    assert.same({ "<|eot_id|>" }, stop)
   end)
 end)

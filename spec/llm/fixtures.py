@@ -83,6 +83,21 @@ family("yarn", "Llama", 9, rope_parameters=dict(rope_type="yarn", rope_theta=100
                                                 original_max_position_embeddings=16))
 
 
+def templates():  # what transformers' jinja2 makes of the templates in jinja.json (null: it raises)
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    path = os.path.join(here, "fixtures", "jinja.json")
+    data = json.load(open(path))
+    for case in data["cases"]:
+        variables = {"messages": data["chats"].get(case[1], []), "add_generation_prompt": True, "bos_token": "<s>",
+                     "eos_token": "</s>"}
+        try:
+            case[2] = _compile_jinja_template(case[0]).render(**json.loads(json.dumps(variables, sort_keys=True)))
+        except Exception:
+            case[2] = None
+    lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in data["cases"])
+    open(path, "w").write('{"chats": %s,\n"cases": [\n%s\n]}\n' % (json.dumps(data["chats"], ensure_ascii=False), lines))
+
+
 def blocks():
     random = numpy.random.default_rng(0)
     path = os.path.join(here, "fixtures", "blocks.gguf")

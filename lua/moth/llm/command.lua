@@ -14,12 +14,15 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --stop TEXT           ends an answer; several times
   --threads N, --device NAME, --dtype NAME
   --system TEXT         chat: what the model is told first
-  --template NAME       chat: chatml, gemma, gpt-2, llama-3 or phi-3; left out: that of the model's folder
+  --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
+                        that of the model's folder
+  --template-kwargs JSON  chat: variables of the template, such as '{"enable_thinking": false}'
 ]]
 
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
   ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
-local texts = { device = "device", dtype = "dtype", system = "system", template = "template" }
+local texts = { device = "device", dtype = "dtype", system = "system", template = "template",
+  ["template-kwargs"] = "template_kwargs" }
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
 
@@ -76,7 +79,16 @@ local function chat(model, tokenizer, info, o)
   local moth = require "moth"
   local given = sampling(o)
   given.max_tokens, given.temperature = given.max_tokens or 512, given.temperature or 0.8
+  local file = given.template and io.open(given.template, "rb")
+  if file then
+    given.template = file:read "*a" -- nil of a folder
+    file:close()
+  end
   given.template = given.template or info.chat_template
+  if given.template_kwargs then
+    given.template_kwargs = require("cjson.safe").decode(given.template_kwargs)
+    if type(given.template_kwargs) ~= "table" then fail "--template-kwargs: expected a JSON object" end
+  end
   local terminal = moth.utils.system.is_terminal(0)
   local function begin() return moth.llm.Chat(model, tokenizer, given) end
   local talk = begin()

@@ -14,8 +14,8 @@ local Engine = class "llm.Engine"
 local names = "path max_tokens max_seqs step_tokens share_prefix device dtype template"
 
 --- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16),
--- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (the name of a
--- chat template).
+-- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (a chat template
+-- or the name of one; left out: the model's).
 function Engine:__init(options)
   check.options("llm.Engine", options, names)
   local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = options.dtype })
@@ -45,10 +45,13 @@ local function told(message) return (tostring(message):gsub("^[^%[\n]-:%d+: ", "
 
 local function prompt_of(self, r)
   if r.kind == "chat" then
-    local ok, make = pcall(template.of, self.template, "llm")
-    if not ok then refuse("%s", told(make)) end
-    local text, stop = make(r.messages)
-    return self.tokenizer:encode(text, text:sub(1, 1) ~= "<"), stop
+    local ok, ids, stop = pcall(function()
+      self.talk = self.talk or template.of(self.template, { tokenizer = self.tokenizer, where = "llm" })
+      return generate.chat_ids(self.tokenizer, self.talk, r.messages, r.chat_template_kwargs)
+    end)
+    if not ok then refuse("%s", told(ids)) end
+    if #ids == 0 then refuse("the chat template makes no text of these messages") end
+    return ids, stop
   end
   if type(r.prompt) == "string" then
     local ids = self.tokenizer:encode(r.prompt, true)
@@ -82,7 +85,7 @@ function Engine:add(id, r)
   if #ids >= most then refuse("a prompt of %d tokens; there is memory for %d", #ids, most) end
   for index = 0, all.left - 1 do
     local text, waiting = Text(self.tokenizer, stop), nil
-    local o = generate.request(ids, r, self.info.eos)
+    local o = generate.request(ids, r, self.info.eos, self.tokenizer, stop)
     o.max_tokens = math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
     if r.seed then o.seed = (r.seed + index) % 2 ^ 53 end
     o.owner = r.owner

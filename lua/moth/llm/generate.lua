@@ -12,10 +12,15 @@ local template = require "moth.llm.template"
 local M = {}
 
 --- The options of requests in general: those of Scheduler:add of a prompt's ids, with the ids that end an answer.
--- eos: an id or a list, from 1, or nil.
-function M.request(ids, o, eos)
+-- eos: an id or a list, from 1, or nil; stops: texts, of which special tokens are ids that end it, too.
+function M.request(ids, o, eos, tokenizer, stops)
+  local ends = type(eos) == "table" and { unpack(eos) } or { eos }
+  for _, stop in ipairs(stops or {}) do
+    local id = tokenizer:id(stop)
+    if id and tokenizer.is_added[id] then ends[#ends + 1] = id end
+  end
   return { ids = ids, max_tokens = o.max_tokens, temperature = o.temperature, top_k = o.top_k, top_p = o.top_p,
-    repetition_penalty = o.repetition_penalty, seed = o.seed, stop_ids = type(eos) == "number" and { eos } or eos }
+    repetition_penalty = o.repetition_penalty, seed = o.seed, stop_ids = ends }
 end
 
 local options = "*, count max_tokens=128, number temperature=1, count top_k?, number top_p=1, \z
@@ -80,8 +85,20 @@ function(model, tokenizer, prompt, ...)
   if #ids == 0 then check.fail("[generate] the prompt is empty, and the tokenizer puts no token before it") end
   local most = math.min(#ids + o.max_tokens, (model.max_length or math.huge) + 1)
   local scheduler = Scheduler(model, { max_tokens = most, max_seqs = 1, share_prefix = "none" })
-  return (pieces_of("generate", scheduler, M.request(ids, o, o.eos or model.config.eos), Text(tokenizer, o.stop)))
+  return (pieces_of("generate", scheduler, M.request(ids, o, o.eos or model.config.eos, tokenizer, o.stop),
+    Text(tokenizer, o.stop)))
 end)
+
+--- The ids of messages by a template of llm.template.of, and the texts that end an answer.
+function M.chat_ids(tokenizer, talk, messages, variables)
+  local text, stops, special = talk(messages, variables)
+  if type(text) ~= "string" or stops ~= nil and type(stops) ~= "table" then
+    check.fail("[llm.template] a template's function gives a text and a list of stop strings; got %s, %s", type(text),
+      type(stops))
+  end
+  if special == nil then special = text:sub(1, 1) ~= "<" end -- a function of the user's
+  return tokenizer:encode(text, special), stops or {}
+end
 
 -- ---- chats -------------------------------------------------------------------------------------------
 
@@ -93,14 +110,17 @@ M.Chat = Chat
 --     local chat = moth.llm.Chat(model, tokenizer, { system = "Be brief.", template = info.chat_template })
 --     for piece in chat:say "Hello" do io.write(piece) end
 --
--- template: the name of a chat template (llm.template.names), the text of one that is known, or a function
--- (messages) -> text, stop strings; left out: "gpt-2". Other options are those of moth.generate.
-Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string system?, any template?, " ..
+-- template: a chat template's text (Jinja), the name of one (llm.template.names), or a function (messages) -> text,
+-- stop strings; left out: the tokenizer's, or "gpt-2". template_kwargs: variables that it knows, such as
+-- { enable_thinking = false }. Other options are those of moth.generate.
+Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string system?, any template?, \z
+  table template_kwargs?, " ..
   options:sub(4) .. ")", function(self, o)
   check_tokenizer("llm.Chat", o.tokenizer)
   if type(o.stop) == "string" then o.stop = { o.stop } end
   self.model, self.tokenizer, self.options = o.model, o.tokenizer, o
-  self.template = template.of(o.template, "llm.Chat")
+  self.template = template.of(o.template or o.tokenizer.chat_template, { tokenizer = o.tokenizer,
+    where = "llm.Chat" })
   self.messages = {}
   if o.system then self.messages[1] = { role = "system", content = o.system } end
   self.scheduler = Scheduler(o.model, { max_tokens = o.model.max_length, max_seqs = 1 })
@@ -114,25 +134,24 @@ Chat.say = signature.method("llm.Chat:say(string text)", function(self, text)
     self.scheduler:cancel(running)
     messages[#messages + 1], self.running = { role = "assistant", content = table.concat(running.said) }, nil
   end
-  messages[#messages + 1] = { role = "user", content = text }
+  local kept, asked = { unpack(messages) }, { role = "user", content = text }
+  kept[#kept + 1] = asked
   local most, ids, stops = self.model.max_length, nil, nil
   local function fits()
-    local prompt
-    prompt, stops = self.template(messages)
-    ids = self.tokenizer:encode(prompt, prompt:sub(1, 1) ~= "<")
+    ids, stops = M.chat_ids(self.tokenizer, self.template, kept, o.template_kwargs)
     return #ids + math.min(o.max_tokens, most / 2) <= most
   end
   while not fits() do
-    local first = messages[1].role == "system" and 2 or 1
-    if #messages <= first then
-      messages[#messages] = nil
+    local first = kept[1].role == "system" and 2 or 1
+    if kept[first] == asked then
       check.fail("[llm.Chat:say] %d tokens are too many: the model can look at %d", #ids, most)
     end
-    table.remove(messages, first)
+    repeat table.remove(kept, first) until kept[first].role == "user" -- an answer goes with its question
   end
+  messages, self.messages = kept, kept
   local all = { unpack(stops or {}) }
   for _, stop in ipairs(o.stop or {}) do all[#all + 1] = stop end
-  local request = M.request(ids, o, o.eos or self.model.config.eos)
+  local request = M.request(ids, o, o.eos or self.model.config.eos, self.tokenizer, all)
   request.max_tokens = math.min(o.max_tokens, most - #ids)
   local function answered(answer) messages[#messages + 1] = { role = "assistant", content = answer } end
   local next_piece, entry = pieces_of("llm.Chat:say", self.scheduler, request, Text(self.tokenizer, all), answered)

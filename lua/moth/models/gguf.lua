@@ -287,7 +287,12 @@ function M.load(path, where)
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
   pretrained.load(model, own, where, ignore, nil, true)
   if model.reset_buffers then model:reset_buffers() end
-  local eos = file.metadata["tokenizer.ggml.eos_token_id"]
+  local eos, bos = file.metadata["tokenizer.ggml.eos_token_id"], file.metadata["tokenizer.ggml.bos_token_id"]
+  if tokenizer then
+    tokenizer.special_tokens = { bos_token = bos and tokenizer:token(bos + 1),
+      eos_token = eos and tokenizer:token(eos + 1) }
+    tokenizer.chat_template = file.metadata["tokenizer.chat_template"]
+  end
   return model, tokenizer,
     { eos = eos and { eos + 1 } or nil, chat_template = file.metadata["tokenizer.chat_template"] }
 end

@@ -26,15 +26,38 @@ local function ids_from_1(v)
   if type(v) == "number" then v = { v } end
   if type(v) ~= "table" or #v == 0 then return nil end
   local out = {}
-  for i, id in ipairs(v) do out[i] = id + 1 end
+  for i, id in ipairs(v) do
+    if type(id) ~= "number" or id < 0 or id % 1 ~= 0 then
+      check.fail("[%s] a token id of its configuration is %s; expected whole numbers from 0", where, tostring(id))
+    end
+    out[i] = id + 1
+  end
+  return out
+end
+
+-- bos_token, eos_token … as texts, where the folder says what they are.
+local function special_tokens(folder, config, tokenizer, field)
+  local out = {}
+  for _, name in ipairs { "bos", "eos", "pad", "unk", "sep", "cls", "mask" } do
+    local key = name .. "_token"
+    local token = field("tokenizer_config.json", key) or field("special_tokens_map.json", key)
+    if type(token) == "table" then token = token.content end
+    if token == nil and not system.exists(folder .. "/tokenizer_config.json") then
+      local id = (ids_from_1(config[key .. "_id"]) or {})[1]
+      token = id and tokenizer:token(id)
+    end
+    out[key] = type(token) == "string" and token or nil
+  end
   return out
 end
 
 -- What the folder says about the ends of texts and about chats.
-local function about(folder, config)
+local function about(folder, config, tokenizer)
+  local files = {}
   local function field(file, name)
     local path = folder .. "/" .. file
-    return system.exists(path) and pretrained.json(path, where)[name] or nil
+    files[file] = files[file] or system.exists(path) and pretrained.json(path, where) or {}
+    return files[file][name]
   end
   local info = { eos = ids_from_1(field("generation_config.json", "eos_token_id") or config.eos_token_id) }
   local template = text_of(folder .. "/chat_template.jinja") or field("tokenizer_config.json", "chat_template")
@@ -44,6 +67,10 @@ local function about(folder, config)
     end
   end
   info.chat_template = type(template) == "string" and template or nil
+  if tokenizer then
+    tokenizer.special_tokens = special_tokens(folder, config, tokenizer, field)
+    tokenizer.chat_template = info.chat_template
+  end
   return info
 end
 
@@ -57,7 +84,8 @@ local function of_folder(folder)
   end
   local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true })
   local has_tokenizer = system.exists(folder .. "/tokenizer.json") or system.exists(folder .. "/vocab.json")
-  return model, has_tokenizer and moth.tokenizer.load(folder) or nil, about(folder, config)
+  local tokenizer = has_tokenizer and moth.tokenizer.load(folder) or nil
+  return model, tokenizer, about(folder, config, tokenizer)
 end
 
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos

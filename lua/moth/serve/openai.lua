@@ -84,6 +84,11 @@ local function messages(v, name)
   return out
 end
 
+local function object(v, name)
+  if type(v) ~= "table" or #v > 0 then refuse(name, "expected an object") end
+  return v
+end
+
 -- What does not change the answer here, with the values that are accepted.
 local neutral = {
   frequency_penalty = 0, presence_penalty = 0, best_of = 1, echo = false, store = false, parallel_tool_calls = true,
@@ -105,7 +110,7 @@ local common = {
 }
 local readers = {
   completion = { prompt = prompt, logprobs = number(0, 20, true) },
-  chat = { messages = messages, logprobs = boolean, top_logprobs = number(0, 20, true),
+  chat = { messages = messages, chat_template_kwargs = object, logprobs = boolean, top_logprobs = number(0, 20, true),
     max_completion_tokens = common.max_tokens },
 }
 
