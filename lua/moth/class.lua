@@ -12,6 +12,7 @@
 -- `class.sequence(Class, at)`: for its instances `#x` is x:size(), and x[i] is at(x, i).
 local each = require "moth.each"
 
+--- The base of all classes.
 local Object = { __name = "Object" }
 Object.__index = Object
 
@@ -25,6 +26,7 @@ function Object:is_a(cls)
   return false
 end
 
+--- A new instance of cls, with its __init called: what Class(…) does.
 local function construct(cls, ...)
   local new = cls.__new
   local object = new and new(cls) or {}
@@ -89,6 +91,7 @@ function M.is_a(x, cls)
   local kind = type(x)
   return (kind == "table" or kind == "userdata") and type(getmetatable(x)) == "table" and Object.is_a(x, cls)
 end
+--- The name of a value's class, or its type.
 function M.name(x)
   local kind = type(x)
   local mt = (kind == "table" or kind == "userdata") and getmetatable(x)

@@ -54,16 +54,22 @@ moth.char, moth.byte, moth.short, moth.int, moth.long = moth.int8, moth.uint8, m
 local signature = require "moth.utils.signature"
 --- A device: moth.device("cpu"), moth.device("cuda:0"). Errors if it cannot be used, saying why.
 moth.device = signature("device(device name)", function(name) return (B.device(name)) end)
+--- Whether a value is a tensor.
 moth.is_tensor = B.is_tensor
 --- True if x is a dtype such as moth.float32.
 moth.is_dtype = B.is_dtype
+--- The dtype that two dtypes promote to.
 moth.promote_types = signature("promote_types(dtype type1, dtype type2)", B.promote)
 --- The dtype of an operation between two tensors or numbers.
 moth.result_type = signature("result_type(Tensor|number tensor1, Tensor|number tensor2)", B.result_type)
 
+--- The dtype of moth.tensor of numbers, of zeros, randn and others: float32 unless set.
 moth.get_default_dtype = signature("get_default_dtype()", function() return (B.default_dtype()) end)
+--- Sets the float dtype of what is made without one, in this Lua state.
 moth.set_default_dtype = signature("set_default_dtype(dtype dtype)", function(dtype) B.default_dtype(dtype) end)
+--- The number of threads that an op may use.
 moth.get_num_threads = signature("get_num_threads()", function() return (B.num_threads()) end)
+--- Sets the number of threads that an op may use.
 moth.set_num_threads = signature("set_num_threads(count n)", function(n) B.num_threads(n) end)
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
 -- With false, on CUDA: index_add, scatter_add and ops that use them (embedding's gradient) add float32 and float64 by
@@ -75,6 +81,7 @@ moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool
 --- Whether what is not deterministic only warns.
 moth.is_deterministic_algorithms_warn_only_enabled = signature("is_deterministic_algorithms_warn_only_enabled()",
   function() return require("moth.utils.deterministic").mode() == "warn" end)
+--- Whether ops must give the same bits in every run.
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
   function() return (B.cuda.deterministic()) end)
 --- The topics of which moth speaks on stderr, as MOTH_LOGS: "dispatch,+autograd" ("+": in detail); "": none.

@@ -15,6 +15,11 @@ local function words_of(page)
   return words(html.unescaped(page))
 end
 
+-- Methods that say all by their names, in every class that has them.
+local plain = { forward = true, reset = true, extra_repr = true }
+-- Classes whose instances are made by other functions.
+local made = { ["moth.Tensor"] = true, ["moth.class.Object"] = true }
+
 describe("the reference", function()
   local folder, files, guides = os.tmpname(), {}, succeeds "command -v cmark-gfm"
   os.remove(folder)
@@ -40,6 +45,21 @@ describe("the reference", function()
       end
     end
     assert.equal(0, n)
+  end)
+
+  it("has words of its own for each function and class, and for each method or that of a base class", function()
+    local silent = {}
+    for _, thing in ipairs(collect()) do
+      local path, value = thing[1], thing[2]
+      local found = value ~= nil and entry.of(path, value)
+      if found and found.kind ~= "module" and not found.doc and not made[path] then silent[#silent + 1] = path end
+      for _, name in ipairs(entry.is_class(value) and entry.fields(value) or {}) do
+        local fn = rawget(value, name)
+        local is_own = type(fn) == "function" and not (name:find "^[gl][ea][tz]y?_" or plain[name])
+        if is_own and not entry.doc(path .. "." .. name, fn) then silent[#silent + 1] = path .. ":" .. name end
+      end
+    end
+    assert.equal("", table.concat(silent, "\n"))
   end)
 
   it("has no dead links, and needs no other site", function()

@@ -205,9 +205,12 @@ function GradScaler:get_scale()
   if not self.enabled then return 1 end
   return self.scale_tensor and self.scale_tensor:item() or self.init_scale
 end
+--- Whether it scales at all.
 function GradScaler:is_enabled() return self.enabled end
 for _, name in ipairs({ "growth_factor", "backoff_factor", "growth_interval" }) do
+  --- growth_factor, backoff_factor (what the scale is multiplied by) and growth_interval (steps).
   GradScaler["get_" .. name] = function(self) return self[name] end
+  --- Changes growth_factor, backoff_factor or growth_interval from now on.
   GradScaler["set_" .. name] = function(self, value)
     if type(value) ~= "number" then
       fail("set_" .. name, "argument '%s': expected a number, got %s", name, type(value))

@@ -540,7 +540,9 @@ signature.all(M, {
 M.inference_mode = signature.alias("inference_mode", M.no_grad)
 --- moth.profiler's functions under their older name.
 M.profiler = require("moth.lang.lazy").strict({
+  --- moth.profiler.profile, by its older name.
   profile = function(...) return require("moth.profiler").profile(...) end,
+  --- moth.profiler.record_function, by its older name.
   record_function = function(...) return require("moth.profiler").record_function(...) end,
 }, "moth.autograd.profiler")
 

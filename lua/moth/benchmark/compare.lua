@@ -79,6 +79,7 @@ local function width(text) return select(2, text:gsub("[^\128-\191]", "")) end
 local function right(text, n) return (" "):rep(n - width(text)) .. text end
 local function left(text, n) return text .. (" "):rep(n - width(text)) end
 
+--- The text of a measurement in the table; scale: seconds of its unit.
 function Compare:cell(m, scale)
   local text = Measurement.digits(m.median / scale, self.trimmed and m:significant_figures() or 4)
   if self.warnings and #m.times > 3 and not m:meets_confidence(0.25) then

@@ -22,10 +22,13 @@ local M = {}
 
 --- Whether a CUDA device can be used; why() says why not.
 function M.is_available() return B.cuda_why() == nil end
+--- Why CUDA cannot be used, a text; nil: it can.
 M.why = function() return (B.cuda_why()) end
 --- The number of devices, 0 if CUDA cannot be used.
 M.device_count = C.count
+--- Starts CUDA, which the first use does otherwise; raises why it cannot be used.
 function M.init() C.device() end
+--- As is_available.
 function M.is_initialized() return M.is_available() end
 
 --- The device that "cuda" means in this thread (and coroutine scope).
@@ -35,6 +38,7 @@ M.set_device = C.set_device
 
 --- Calls fn(...) with another current device: moth.cuda.device(1, function() … end).
 local device_of = B.named(C.device, "cuda.device")
+--- Calls fn(...) with another current device, an ordinal, "cuda:1" or a device; returns its results.
 function M.device(device, fn, ...)
   return within(function(d)
     local was = C.device()
@@ -48,6 +52,7 @@ end
 function M.topology(...) return require("moth.cuda.topology")(...) end
 --- A table: name, major, minor, total_memory, multi_processor_count, …
 M.get_device_properties = C.properties
+--- The name of a device (default: the current one).
 function M.get_device_name(device) return C.properties(device).name end
 --- The compute capability: 9, 0.
 function M.get_device_capability(device)
@@ -64,7 +69,9 @@ function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device
 --- Seeds moth's generator, which the CPU and all devices share; all give the same numbers.
 function M.manual_seed(n) require("moth.tensor.random").manual_seed(n) end
 M.manual_seed_all = M.manual_seed
+--- The state of moth's generator, a list of numbers: moth.get_rng_state.
 function M.get_rng_state() return require("moth.tensor.random").get_rng_state() end
+--- Sets a state of get_rng_state again.
 function M.set_rng_state(state) require("moth.tensor.random").set_rng_state(state) end
 
 -- streams and events: moth.Stream and moth.Event of CUDA's devices (lua/moth/device/stream.lua) --------------------
@@ -76,7 +83,9 @@ local function cuda_device(device) return B.device("cuda:" .. C.device(device)) 
 function M.Stream(device, priority) return (S.new(cuda_device(device), priority)) end
 --- moth.cuda.Event{enable_timing=}: a mark in a stream that others can wait for.
 function M.Event(enable_timing) return (S.event_new(cuda_device(), enable_timing)) end
+--- The stream to which this thread gives work of a device (default: the current one).
 function M.current_stream(device) return (S.current(cuda_device(device))) end
+--- The stream of a device that work goes to where no other is named.
 function M.default_stream(device) return (S.default(cuda_device(device))) end
 
 local check_stream = B.named(S.device, "cuda.stream")
@@ -119,10 +128,14 @@ M.memory_snapshot = C.memory_snapshot
 for name, key in each({ memory_allocated = "allocated_bytes.all.current",
   max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current",
   max_memory_reserved = "reserved_bytes.all.peak" }) do
+  --- Bytes of a device (default: the current one): in tensors, or reserved for them, now or at the most (max_…).
   M[name] = function(device) return C.memory_stats(device)[key] end
 end
+--- Peaks of a device are counted from here on.
 M.reset_peak_memory_stats = C.reset_peak
+--- As reset_peak_memory_stats.
 M.reset_max_memory_allocated = C.reset_peak
+--- Counts that only grow (allocated, freed) begin at 0 again.
 M.reset_accumulated_memory_stats = C.reset_accumulated
 --- Returns unused cached memory to CUDA, for other programs.
 M.empty_cache = C.empty_cache
@@ -130,10 +143,13 @@ M.empty_cache = C.empty_cache
 M.mem_get_info = C.mem_get_info
 --- Limits the share of the device's memory: set_per_process_memory_fraction(0.5, device).
 M.set_per_process_memory_fraction = C.set_fraction
+--- As set_per_process_memory_fraction.
 M.set_memory_fraction = C.set_fraction
 --- Bytes of pinned host memory: in use, cached.
 M.pinned_memory = C.pinned_memory
+--- Returns pinned host memory that is cached and not in use.
 M.empty_pinned_cache = C.empty_pinned_cache
+
 
 --- The statistics and the contents of the cache, as a text (moth.memory.summary("cuda")).
 function M.memory_summary(device)
@@ -186,6 +202,7 @@ function Graph.__tostring() return "<moth.cuda.CUDAGraph>" end
 
 --- A pool for several graphs that never run at once.
 M.graph_pool_handle = C.pool_new
+--- Whether the current stream's work is recorded into a graph.
 M.is_current_stream_capturing = C.is_capturing
 
 local capture_streams = {}
@@ -273,15 +290,19 @@ end
 local nvtx = B.profile.nvtx
 local nvtx_range = B.named(nvtx, "nvtx.range")
 M.nvtx = require("moth.lang.lazy").strict({
+  --- Begins a range of nsys; ranges nest.
   range_push = function(text) return nvtx("push", text) end,
+  --- Ends the last range.
   range_pop = function() return nvtx("pop") end,
+  --- A moment with a text.
   mark = function(text) return nvtx("mark", text) end,
   --- Calls fn(...) inside a range.
   range = function(text, fn, ...)
     if not check.is_callable(fn) then check.fail("[nvtx.range] expected (text, function), got %s", type(fn)) end
     return within(function() nvtx_range("push", text) end, function() nvtx("pop") end, nil, fn, ...)
   end,
-  why = B.profile.nvtx_why,
+  --- Why ranges and marks do nothing, a text; nil: a tool listens.
+  why = function() return (B.profile.nvtx_why()) end,
 }, "moth.cuda.nvtx")
 signature.all(M.nvtx, { "nvtx.range_push(string text)", "nvtx.range_pop()", "nvtx.mark(string text)", "nvtx.why()" })
 

@@ -31,7 +31,9 @@ M.Dataset = Dataset
 
 Dataset.__init = signature.init("data.Dataset()", function() end)
 
+--- The number of samples: what a dataset of one's own defines.
 function Dataset:size() check.fail("%s has no size; write function %s:size()", self.__name, self.__name) end
+--- get(i): sample i, from 1, one value or several: what a dataset of one's own defines.
 function Dataset:get() check.fail("%s has no get; write function %s:get(i)", self.__name, self.__name) end
 
 --- Checks a position: an integer from 1 to size().
@@ -96,6 +98,7 @@ local function each(tensors, fn, ...)
 end
 
 function TensorDataset:get(i) return each(self.tensors, moth.select, self:check_position(i)) end
+--- The samples at positions (an int64 tensor) as one batch: a tensor for each of the set's.
 function TensorDataset:get_batch(positions) return each(self.tensors, moth.index_select, positions) end
 
 signature.type("Dataset", function(v)
@@ -118,6 +121,7 @@ end, "a dataset with size() and get(i)")
 local IterableDataset = class("IterableDataset")
 M.IterableDataset = IterableDataset
 IterableDataset.__init = signature.init("data.IterableDataset()", function() end)
+--- iter(info): an iterator over the samples, of worker info.id of info.num_workers; what such a set defines.
 function IterableDataset:iter()
   check.fail("%s has no iter; write function %s:iter(info)", self.__name, self.__name)
 end

@@ -108,6 +108,7 @@ TextLines.__init = signature.init("data.TextLines(path path, *, callable transfo
   self.transform = o.transform
 end)
 function TextLines:size() return self.begins:size(1) end
+--- Line i as a string, without its end.
 function TextLines:line(i)
   self:check_position(i)
   return strings.cut(self.bytes, self.begins[i]:item(), self.ends[i]:item())
@@ -198,6 +199,7 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
     end
   end
 end)
+--- Line i of the file as a string, the header among them.
 function CSV:row(i) return strings.cut(self.bytes, self.begins[i]:item(), self.ends[i]:item()) end
 function CSV:size() return self.begins:size(1) - self.first end
 function CSV:get(i)
@@ -227,8 +229,10 @@ end
 -- ---- images ------------------------------------------------------------------------------------------
 
 --- The pixels of a JPEG or PNG file: uint8 (H, W, C). channels: 1, 3, 4; 0: as in the file.
-M.read_image = signature("data.read_image(path path, size channels=0)", B.media.read_image)
+M.read_image = signature("data.read_image(path path, size channels=0)",
+  function(path, channels) return B.media.read_image(path, channels) end)
 --- The same of a string with the bytes of a file.
-M.decode_image = signature("data.decode_image(string bytes, size channels=0)", B.media.decode_image)
+M.decode_image = signature("data.decode_image(string bytes, size channels=0)",
+  function(bytes, channels) return B.media.decode_image(bytes, channels) end)
 
 return M

@@ -99,6 +99,7 @@ M.hflip = signature("transforms.functional.hflip(Tensor img)", function(x)
   local _, w = sides("hflip", x)
   return x:flip(w)
 end)
+--- Mirrored top to bottom.
 M.vflip = signature("transforms.functional.vflip(Tensor img)", function(x) return x:flip((sides("vflip", x))) end)
 
 local filters = {
@@ -240,6 +241,7 @@ function(x, factor)
   local y, white, back = planes("adjust_brightness", x)
   return back((y * factor):clamp_(0, white))
 end)
+--- The distance from the grey mean times a factor; 1 changes nothing.
 M.adjust_contrast = signature("transforms.functional.adjust_contrast(Tensor img, number contrast_factor)",
 function(x, factor)
   local y, white, back = planes("adjust_contrast", x)
@@ -247,6 +249,7 @@ function(x, factor)
   if white == 255 then grey = grey:floor() end
   return back(blend(y, grey:mean():item(), factor, white))
 end)
+--- The distance from grey times a factor; 1 changes nothing, 0 gives grey.
 M.adjust_saturation = signature("transforms.functional.adjust_saturation(Tensor img, number saturation_factor)",
 function(x, factor)
   local y, white, back = planes("adjust_saturation", x)

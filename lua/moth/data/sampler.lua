@@ -48,6 +48,7 @@ end)
 M.Sampler = Sampler
 Sampler.__init = signature.init("data.Sampler()", function() end)
 
+--- An iterator over positions in the dataset, from 1.
 function Sampler:iter()
   if not self.positions then check.fail("%s has no iter", self.__name) end
   local list, i = self:positions():totable(), 0
@@ -64,7 +65,9 @@ M.SequentialSampler = SequentialSampler
 SequentialSampler.__init = signature.init("data.SequentialSampler(Sized data_source)", function(self, o)
   self.source = o.data_source
 end)
+--- The number of positions that an epoch has.
 function SequentialSampler:size() return size_of(self.source) end
+--- All positions in order, an int64 tensor.
 function SequentialSampler:positions() return moth.arange(1, self:size() + 1) end
 
 --- A new permutation each time.
@@ -77,8 +80,10 @@ RandomSampler.__init = signature.init("data.RandomSampler(Sized data_source, boo
   self.num_samples = o.num_samples
 end)
 
+--- The number of positions that an epoch has.
 function RandomSampler:size() return self.num_samples or size_of(self.source) end
 
+--- The positions of an epoch, an int64 tensor, drawn anew at each call.
 function RandomSampler:positions()
   local n, want, o = size_of(self.source), self:size(), { generator = self.generator }
   if self.replacement then return moth.randint(1, n + 1, { want }, o) end
@@ -101,7 +106,9 @@ function(self, o)
   self.indices = moth.is_tensor(list) and list or moth.tensor(list, { dtype = moth.int64 })
   self.generator = o.generator
 end)
+--- The number of indices.
 function SubsetRandomSampler:size() return self.indices:size(1) end
+--- The indices in a new order, an int64 tensor.
 function SubsetRandomSampler:positions()
   return self.indices:index_select(1, moth.randperm(self:size(), { generator = self.generator }))
 end
@@ -117,7 +124,9 @@ WeightedRandomSampler.__init = signature.init("data.WeightedRandomSampler(Tensor
   self.num_samples, self.replacement, self.generator = o.num_samples, o.replacement, o.generator
 end)
 
+--- num_samples.
 function WeightedRandomSampler:size() return self.num_samples end
+--- num_samples positions, drawn by the weights: an int64 tensor.
 function WeightedRandomSampler:positions()
   return moth.multinomial(self.weights, self.num_samples, self.replacement, { generator = self.generator })
 end
@@ -146,6 +155,7 @@ DistributedSampler.__init = signature.init("data.DistributedSampler(Sized datase
   end
 end)
 
+--- Says which epoch comes: each has an order of its own, the same on all ranks.
 function DistributedSampler:set_epoch(epoch) self.epoch = epoch end
 
 --- The size of the batch of all replicas together, of batches of so many for each.
@@ -153,11 +163,13 @@ function DistributedSampler:global_batch(batch_size)
   return check.integer("[data.DistributedSampler.global_batch]", "batch_size", batch_size, 1) * self.num_replicas
 end
 
+--- The number of positions of this rank.
 function DistributedSampler:size()
   local n = size_of(self.source) / self.num_replicas
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
+--- The positions of this rank in this epoch, an int64 tensor.
 function DistributedSampler:positions()
   local n, each = size_of(self.source), self:size()
   local order = self.shuffle and moth.randperm(n, { generator = moth.Generator(self.seed + self.epoch) })
@@ -176,11 +188,13 @@ M.BatchSampler = BatchSampler
 BatchSampler.__init = signature.init("data.BatchSampler(Sampler sampler, count batch_size, bool drop_last=false)",
   function(self, o) self.sampler, self.batch_size, self.drop_last = o.sampler, o.batch_size, o.drop_last end)
 
+--- The number of batches.
 function BatchSampler:size()
   local n = self.sampler:size() / self.batch_size
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
+--- An iterator over lists of batch_size positions.
 function BatchSampler:iter()
   local next_position = self.sampler:iter()
   return function()

@@ -174,6 +174,7 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   read_symbols(self)
 end)
 
+--- The number of ids, special ones among them.
 function Tokenizer:size() return self.size_of_vocab end
 --- The id of a token, from 1, or nil; the token of an id.
 function Tokenizer:id(token) return self.vocab[token] end

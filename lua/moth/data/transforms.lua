@@ -50,6 +50,7 @@ function Compose.__call(self, x)
   return x
 end
 
+--- All transforms of a batch, one after the other.
 function Compose:batch(x)
   for _, t in ipairs(self.transforms) do x = t:batch(x) end
   return x
@@ -87,6 +88,7 @@ function ToTensor.__call(_, x)
   return scaled(x:contiguous())
 end
 
+--- Images (N, H, W, C) of bytes -> float (N, C, H, W) in [0, 1].
 function ToTensor.batch(_, x)
   need("ToTensor (batch)", x, 3, 4)
   x = B.dim(x) == 3 and x:unsqueeze(2) or x:permute(1, 4, 2, 3)

@@ -49,6 +49,7 @@ WebDataset.__init = signature.init("data.WebDataset(string|string[] urls, *, boo
   self.shardshuffle, self.rank, self.world_size, self.seed = o.shardshuffle, o.rank, o.world_size, o.seed
 end)
 
+--- Says which epoch comes: each has an order of its own.
 function WebDataset:set_epoch(epoch) self.epoch = epoch end
 
 -- ---- stages ----------------------------------------------------------------------------------------------
@@ -172,6 +173,7 @@ WebDataset.decode = signature.method("data.WebDataset:decode(table decoders?, *,
 --- fn(sample) -> another sample, a table of fields; those for which it gives true.
 WebDataset.map = signature.method("data.WebDataset:map(callable fn)",
   function(self, fn) return with(self, { kind = "map", fn = fn }) end)
+--- Keeps the samples for which fn(sample) is true.
 WebDataset.select = signature.method("data.WebDataset:select(callable fn)",
   function(self, fn) return with(self, { kind = "select", fn = fn }) end)
 --- Samples become these fields, in this order: to_tuple("jpg;png", "cls"). Comes last, but for map_tuple.
@@ -242,6 +244,7 @@ local function shuffled(self, base)
   return out
 end
 
+--- An iterator over the samples, of worker info.id of info.num_workers.
 function WebDataset:iter(info)
   info = info or { id = 0, num_workers = 1, base_seed = 0 }
   local parts, part = self.world_size * info.num_workers, self.rank * info.num_workers + info.id

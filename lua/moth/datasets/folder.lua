@@ -47,6 +47,7 @@ ImageFolder.__init = signature.init("datasets.ImageFolder(path root, *, callable
   self.transform, self.target_transform, self.channels = o.transform, o.target_transform, o.channels
 end)
 
+--- The number of images.
 function ImageFolder:size() return self.labels:size(1) end
 --- The path of image i.
 function ImageFolder:path(i) return strings.get(self.files, self:check_position(i)) end

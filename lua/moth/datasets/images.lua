@@ -22,6 +22,7 @@ ImageDataset.__init = signature.init("datasets.ImageDataset(Tensor images, Tenso
   if batchable and not self.target_transform then self.get_batch = ImageDataset.transformed end
 end)
 
+--- The number of images.
 function ImageDataset:size() return self.images:size(1) end
 
 --- Image and label (a number) of sample i, transformed.

@@ -12,16 +12,24 @@ local B = require "moth_lua"
 
 local M = {}
 
+--- True.
 function M.is_available() return true end
+--- 1.
 function M.device_count() return 1 end
+--- "cpu".
 function M.current_device() return "cpu" end
 
 --- moth.Stream of the CPU: a thread with a queue of work.
 function M.Stream(priority) return streams.Stream("cpu", priority) end
 --- moth.Event of the CPU.
 function M.Event(enable_timing) return streams.Event("cpu", enable_timing) end
-M.stream, M.set_stream = streams.stream, streams.set_stream
+--- Calls fn(...) with s as this thread's stream.
+M.stream = streams.stream
+--- Gives this thread's work to the stream s from now on.
+M.set_stream = streams.set_stream
+--- The stream to which this thread gives work.
 function M.current_stream() return streams.current_stream("cpu") end
+--- The stream of those who have named none.
 function M.default_stream() return streams.default_stream("cpu") end
 --- Waits for all streams of the CPU; raises their errors.
 function M.synchronize() streams.synchronize("cpu") end
@@ -32,8 +40,10 @@ function M.synchronize() streams.synchronize("cpu") end
 function M.memory_stats() return summary.of_cpu() end
 for name, key in each({ memory_allocated = "allocated_bytes.all.current",
   max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current" }) do
+  --- Bytes of host memory: in tensors, at the most (max_…), or reserved for them.
   M[name] = signature(("cpu.%s()"):format(name), function() return summary.of_cpu()[key] end)
 end
+--- Peaks are counted from here on.
 function M.reset_peak_memory_stats() B.reset_peak() end
 --- Returns unused cached memory to the system.
 function M.empty_cache() B.empty_cache() end

@@ -205,20 +205,24 @@ end)
 
 --- Whether this process has joined.
 M.is_initialized = signature("distributed.is_initialized()", function() return state.default ~= nil end)
+--- True: process groups are always there.
 M.is_available = signature("distributed.is_available()", function() return true end)
 --- Whether the library Gloo is there, by which data of the backend "gloo" travels between hosts.
 M.is_gloo_available = signature("distributed.is_gloo_available()", function() return C.has_gloo() end)
 --- Whether NCCL's library and a CUDA device are there.
 M.is_nccl_available = signature("distributed.is_nccl_available()", function() return C.has_nccl() end)
+--- False: there is no backend "mpi".
 M.is_mpi_available = signature("distributed.is_mpi_available()", function() return false end)
 
 --- This process's rank in a group, from 0; -1 if it is not in it.
 M.get_rank = signature("distributed.get_rank(ProcessGroup group?)", function(group)
   return M.of(group, "get_rank").rank
 end)
+--- The number of ranks of a group.
 M.get_world_size = signature("distributed.get_world_size(ProcessGroup group?)", function(group)
   return M.of(group, "get_world_size").size
 end)
+--- The backend of a group: "nccl", "gloo", "tcp", "local" or "fake".
 M.get_backend = signature("distributed.get_backend(ProcessGroup group?)", function(group)
   return M.of(group, "get_backend").backend
 end)
@@ -232,6 +236,7 @@ end)
 M.get_global_rank = signature("distributed.get_global_rank(ProcessGroup group, size group_rank)", function(group, r)
   return group.ranks[r + 1] or check.fail("[distributed.get_global_rank] rank %d is none of %d ranks", r, group.size)
 end)
+--- A rank of the whole job as a rank of the group.
 M.get_group_rank = signature("distributed.get_group_rank(ProcessGroup group, size global_rank)", function(group, r)
   return M.rank_in(group, r, "get_group_rank", "global_rank")
 end)

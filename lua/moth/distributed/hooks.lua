@@ -21,6 +21,7 @@ M.allreduce = signature("distributed.hooks.allreduce(GradBucket bucket)", functi
 end)
 
 local function cast_to(name, dtype)
+  --- The average, sent as float16 or bfloat16: half of the bytes.
   return signature(("distributed.hooks.%s(GradBucket bucket)"):format(name), function(bucket)
     local low = bucket:buffer():to(moth[dtype])
     local work = collectives.all_reduce(low, { op = "avg", async = true, group = group_of(bucket) })

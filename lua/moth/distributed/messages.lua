@@ -34,6 +34,7 @@ M.recv = signature("distributed.recv(Tensor tensor, size src?, " .. OPTIONS .. "
 --- The same without waiting: they return a Work.
 M.isend = signature("distributed.isend(Tensor tensor, size dst, " .. OPTIONS .. ")",
   function(t, dst, o) return send(t, dst, o, true) end, true)
+--- Receives without waiting: returns a Work.
 M.irecv = signature("distributed.irecv(Tensor tensor, size src?, " .. OPTIONS .. ")",
   function(t, src, o) return receive(t, src, o, true) end, true)
 

@@ -371,6 +371,7 @@ M.parallelize_module = signature.alias("distributed.tp.parallelize_module", M.pa
 
 local function maker(text, style)
   local name = text:match("^[%w_]+")
+  --- A style for parallelize, by PyTorch's names. Layouts: "replicate", or the dimension that is cut.
   M[name] = signature("distributed.tp." .. text, function(o)
     o = o or {}
     o[1] = style

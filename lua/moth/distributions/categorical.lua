@@ -68,6 +68,7 @@ function Categorical:entropy()
   local logits = self.logits:clamp(util.finfo(self.logits).min)
   return -(self.probs * logits):sum(-1)
 end
+--- What enumerate_support gives: all values.
 function Categorical:enumerate(expand)
   local k = B.size(self:param(), -1)
   return self:enumerated(moth.arange(1, k + 1, { device = B.tensor_device(self:param()) }), expand)
@@ -90,6 +91,7 @@ function OneHot:get_mode() return one_hot(self, self.probs:argmax(-1)) end
 function OneHot:draw(shape, generator) return one_hot(self, draws(self, shape, generator)) end
 function OneHot:density(x) return util.where(x:eq(0), 0, x * self.logits):sum(-1) end
 OneHot.entropy = Categorical.entropy
+--- What enumerate_support gives: all values.
 function OneHot:enumerate(expand)
   local k = self.event_shape[1]
   local ones = moth.ones(#self.batch_shape):tolist()

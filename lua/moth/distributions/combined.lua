@@ -41,6 +41,7 @@ end
 function Independent:draw(shape, generator) return self.base_dist:draw(shape, generator) end
 function Independent:density(x) return util.sum_last(self.base_dist:density(x), self.reinterpreted_batch_ndims) end
 function Independent:entropy() return util.sum_last(self.base_dist:entropy(), self.reinterpreted_batch_ndims) end
+--- What enumerate_support gives: all values.
 function Independent:enumerate(expand) return self.base_dist:enumerate(expand) end
 function Independent:expanded(shape)
   local new = self:copied(shape)

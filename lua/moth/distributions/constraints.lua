@@ -22,6 +22,7 @@ Constraint.__init = signature.init("constraints.Constraint(string name, function
   bool is_discrete=false)", function(self, o)
     self.name, self.test, self.event_dim, self.is_discrete = o.name, o.test, o.event_dim, o.is_discrete
   end)
+--- A bool for each element of a tensor, or for each event of a constraint on vectors or matrices.
 Constraint.check = signature.method("check(Tensor value)", function(self, value)
   if B.dim(value) < self.event_dim then
     check.fail("[check] expected a tensor of at least %d dimensions, got %s", self.event_dim, B.format(value))
@@ -96,6 +97,7 @@ local function shown(v)
 end
 local function bounded(text, what, test, o)
   local key = text:match("^[%w_]+")
+  --- A constraint of this form, with bounds of one's own; print it for what it means.
   M[key] = signature(text, function(a, b)
     local c = Constraint(what:format(shown(a), b and shown(b)), function(x) return test(x, a, b) end, o)
     if text:find("number lower_bound", 1, true) then c.lower_bound, c.upper_bound = a, b else c.upper_bound = a end

@@ -37,6 +37,7 @@ end
 --- Evenly in [low, high).
 local Uniform = define("Uniform", function(self) return constraints.interval(self.low, self.high) end, { "low", real },
   { "high", real })
+--- Raises where low is not below high.
 function Uniform:verified()
   if not self.low:lt(self.high):all():item() then
     check.fail("[distributions.Uniform] 'low' must be below 'high'")

@@ -40,6 +40,7 @@ function Bernoulli:draw(shape, generator)
 end
 function Bernoulli:density(x) return -util.bce(util.broadcast(self.logits, x)) end
 function Bernoulli:entropy() return util.bce(self.logits, self.probs) end
+--- What enumerate_support gives: all values.
 function Bernoulli:enumerate(expand)
   return self:enumerated(moth.arange(2, util.options(self:param())), expand)
 end
@@ -70,6 +71,7 @@ local function stable(self)
   local far = p:le(self.lims[1]):logical_or(p:gt(self.lims[2]))
   return far, util.where(far, p, self.lims[1])
 end
+--- The logarithm of the normalizing constant, batch_shape.
 local function log_norm(self)
   local far, p = stable(self)
   local x = (self.probs - 0.5):square()
@@ -167,6 +169,7 @@ local function one_count(self, name)
   end
   return n
 end
+--- What enumerate_support gives: all values.
 function Binomial:enumerate(expand)
   local n = one_count(self, "enumerate_support")
   return self:enumerated(moth.arange(n + 1, util.options(self:param())), expand)

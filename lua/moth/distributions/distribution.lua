@@ -43,12 +43,14 @@ Distribution.__init = signature.init("distributions.Distribution(size[] batch_sh
   self.batch_shape, self.event_shape = util.shape(o.batch_shape or {}), util.shape(o.event_shape or {})
   self:validates(o.validate_args)
 end)
+--- Whether arguments and values are checked where a distribution does not say so itself (default: true).
 Distribution.set_default_validate_args = signature("set_default_validate_args(bool value)", function(value)
   validation = value
 end)
 
 --- The name in messages.
 function Distribution:where() return "distributions." .. getmetatable(self).__name end
+--- Sets whether arguments and values are checked; nil: the default.
 function Distribution:validates(own)
   if own == nil then own = validation end
   self.validate_args = own
@@ -90,6 +92,7 @@ function Distribution:begin_probs(o, event_dim)
 end
 --- What was given, probs or logits.
 function Distribution:param() return self[self.given] end
+--- The shape of probs or logits.
 function Distribution:get_param_shape() return util.shape(B.size(self:param())) end
 
 local shape_text = "(int|int[] sample_shape?, *, Generator generator?)"
@@ -117,22 +120,29 @@ Distribution.rsample = signature.method("rsample" .. shape_text, function(self, 
   end
   return (self:draw(sample_shape("rsample", shape), generator))
 end)
+--- n samples: sample { n }.
 Distribution.sample_n = signature.method("sample_n(size n)", function(self, n) return (self:sample { n }) end)
 
 -- What has no closed form.
 local function missing(name)
+  --- What a field reads (mean, mode, variance: batch_shape .. event_shape; support: a constraint), the entropy
+  -- (batch_shape), cdf or icdf of a value: an error where the class has no closed form.
   return function(self)
     check.fail("[%s] %s has no closed form for %s", name, name, class.name(self))
   end
 end
+--- draw(shape, generator): samples of the shape shape .. batch_shape .. event_shape; what a class defines.
 function Distribution:draw() check.fail("[sample] %s has no sampler", class.name(self)) end
+--- density(value): log_prob of a value that was checked; what a class defines.
 function Distribution:density() check.fail("[log_prob] %s has no log_prob", class.name(self)) end
 Distribution.distribution, Distribution.quantile = missing "cdf", missing "icdf"
 Distribution.entropy = missing "entropy"
 for _, key in ipairs({ "mean", "mode", "variance", "support" }) do
   Distribution["get_" .. key] = missing(key)
 end
+--- The standard deviation, batch_shape .. event_shape.
 function Distribution:get_stddev() return self.variance:sqrt() end
+--- exp of the entropy, batch_shape.
 function Distribution:perplexity() return (self:entropy():exp()) end
 
 -- The tensor of a value, checked: its shape goes with the distribution's, and it lies in the support.
@@ -158,15 +168,14 @@ local function checked(self, name, value)
   return value
 end
 local function of_value(name, method)
+  --- log_prob: the logarithm of the density (or of the probability) of a value; cdf: the probability that a sample is
+  -- at most value; icdf: its inverse. Of sample_shape .. batch_shape.
   Distribution[name] = signature.method(name .. "(Tensor|number value)", function(self, value)
     return (self[method](self, checked(self, name, value)))
   end)
 end
---- The logarithm of the density (or of the probability) of a value: sample_shape .. batch_shape.
 of_value("log_prob", "density")
---- The probability that a sample is at most value.
 of_value("cdf", "distribution")
---- The inverse of cdf.
 of_value("icdf", "quantile")
 
 --- All values that a discrete distribution takes: (n) .. batch_shape .. event_shape, or with expand = false ones
@@ -189,6 +198,7 @@ Distribution.expand = signature.method("expand(size[]|size batch_shape)", functi
   if type(shape) == "number" then shape = { shape } end
   return (self:expanded(util.shape(shape)))
 end)
+--- What expand gives, for a shape that was checked.
 function Distribution:expanded(shape)
   local new = self:copied(shape)
   for _, param in ipairs(self.params) do

@@ -17,6 +17,7 @@ local function is_class(v)
 end
 signature.type("Class", is_class, "a class")
 
+--- fn(p, q) computes kl_divergence of distributions of the classes p and q, and of their subclasses.
 M.register_kl = signature("register_kl(Class p, Class q, callable fn)", function(p, q, fn)
   forms[p] = forms[p] or {}
   forms[p][q] = fn

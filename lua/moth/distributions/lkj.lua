@@ -95,6 +95,7 @@ GeneralizedPareto.log_survival_function = signature.method("log_survival_functio
     local z = (util.like(x, self.loc) - self.loc) / self.scale
     return (moth.where(zero, -z, -(c * z):log1p() / c))
   end)
+--- The logarithm of cdf.
 GeneralizedPareto.log_cdf = signature.method("log_cdf(Tensor|number value)", function(self, x)
   return ((-self:log_survival_function(x):exp()):log1p())
 end)

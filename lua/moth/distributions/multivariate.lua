@@ -161,9 +161,11 @@ function LowRank:draw(shape, generator)
   local d = moth.randn(self:extended(shape), o)
   return self.loc + self.cov_factor:matmul(w:unsqueeze(-1)):squeeze(-1) + self.cov_diag:sqrt() * d
 end
+--- The logarithm of the covariance's determinant, batch_shape.
 function LowRank:log_det()
   return half_log_det(self.capacitance) * 2 + self.cov_diag:log():sum(-1)
 end
+--- The squared Mahalanobis distance of differences d from the mean.
 function LowRank:squared(d)
   local y = d / self.cov_diag
   local inner = self.cov_factor.mT:matmul(y:unsqueeze(-1)):squeeze(-1)

@@ -41,7 +41,9 @@ local function find(name, c)
   end
   check.fail("[%s] there is no transform to values that must be %s", name, c.name)
 end
+--- A one-to-one transform of all reals to the values that a constraint admits.
 M.biject_to = signature("biject_to(Constraint constraint)", function(c) return (find("biject_to", c)) end)
+--- A transform of all reals to the values that a constraint admits; not always one-to-one (softmax for a simplex).
 M.transform_to = signature("transform_to(Constraint constraint)", function(c) return (find("transform_to", c)) end)
 
 return M

@@ -131,12 +131,17 @@ end
 local norms = "'backward'|'ortho'|'forward' norm='backward', *, Tensor out?"
 local function define(suffix_of, kernel)
   local one, two, all = suffix_of "", suffix_of "2", suffix_of "n"
+  --- Along one dimension, of n elements (cut, or with zeros behind): fft and ifft of complex tensors, rfft of real
+  -- ones (n / 2 + 1 results), irfft back to n real ones, hfft and ihfft of a signal's half with real spectrum. norm:
+  -- the module's text.
   M[one] = signature(("%s(Tensor input, count n?, Dim dim=-1, %s)"):format(one, norms), function(x, n, dim, norm, out)
     local dims, sizes = places(one, x, n and { n }, { dim })
     return written(out, kernel(one, x, dims, sizes, norm))
   end)
   local function several(name, default)
     local text = ("%s(Tensor input, int|int[] s?, Dim|Dim[] dim?, %s)"):format(name, norms)
+    --- Along several dimensions: the last two (…2), those of dim, or all (…n); s: their sizes. Otherwise as that of
+    -- one.
     M[name] = signature(text, function(x, s, dim, norm, out)
       if type(dim) == "number" then dim = { dim } end
       if type(s) == "number" then s = { s } end
@@ -185,6 +190,7 @@ local function shifted(name, halves)
 end
 --- The zero frequency in the middle of each dimension, and back.
 M.fftshift = shifted("fftshift", function(n) return math.floor(n / 2) end)
+--- What fftshift did, undone.
 M.ifftshift = shifted("ifftshift", function(n) return -math.floor(n / 2) end)
 
 return M

@@ -56,6 +56,7 @@ local function define(names, parameters, build)
   end
   for name in names:gmatch("%S+") do
     M.builders[name] = builder
+    --- A function of kernels: docs/kernel.md has all of them with arguments, shapes and dtypes.
     local function outside()
       check.fail("[kernel] tl.%s is for kernels: functions given to moth.kernel.jit", name)
     end

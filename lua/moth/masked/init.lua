@@ -33,6 +33,7 @@ end
 
 -- Reductions over dims: the op of x with the identity filled in.
 local function reduction(name, identity, op)
+  --- The reduction of this name over dim (without it all dimensions) of the elements where mask is true.
   M[name] = signature(name .. "(Tensor input, Dim|Dim[] dim?, *, bool keepdim=false, dtype dtype?, Tensor mask?)",
     function(x, dim, keepdim, dtype, mask)
       x = converted(x, dtype)
@@ -56,6 +57,7 @@ end)
 
 -- Of one dimension, in the shape of input.
 local function along(name, identity, op)
+  --- The op of this name along dim, in the shape of input; where mask is false elements count as the op's identity.
   M[name] = signature(name .. "(Tensor input, Dim dim, *, dtype dtype?, Tensor mask?)", function(x, dim, dtype, mask)
     x = converted(x, dtype)
     return (op(filled(x, mask_of(name, x, mask), identity), dim))
@@ -71,6 +73,7 @@ along("log_softmax", -inf, ops.log_softmax)
 along("softmin", inf, function(x, dim) return ops.softmax(ops.neg(x), dim) end)
 
 local function position(name, identity, op)
+  --- The position, from 1, of the largest or smallest element where mask is true.
   M[name] = signature(name .. "(Tensor input, Dim dim?, *, bool keepdim=false, dtype dtype?, Tensor mask?)",
     function(x, dim, keepdim, dtype, mask)
       x = converted(x, dtype)
@@ -103,6 +106,7 @@ local function variance(x, dim, correction, keepdim, mask)
   return ops.div(total, ops.clamp(ops.sub(n, correction), 0))
 end
 for _, name in ipairs({ "var", "std" }) do
+  --- Variance or standard deviation of what the mask leaves; correction: what is taken from the count (unbiased: 1).
   M[name] = signature(name .. "(Tensor input, Dim|Dim[] dim?, bool unbiased?, *, number correction=1, \z
     bool keepdim=false, dtype dtype?, Tensor mask?)", function(x, dim, unbiased, correction, keepdim, dtype, mask)
     if unbiased ~= nil then correction = unbiased and 1 or 0 end
@@ -114,12 +118,14 @@ end
 local function norm(x, ord, dim, keepdim, mask)
   return ops.norm(filled(x, mask, ord < 0 and inf or 0), ord, dim, keepdim)
 end
+--- The norm of order ord of what the mask leaves.
 M.norm = signature("norm(Tensor input, number ord=2, Dim|Dim[] dim?, *, bool keepdim=false, dtype dtype?, \z
   Tensor mask?)",
   function(x, ord, dim, keepdim, dtype, mask)
     x = converted(x, dtype)
     return (norm(x, ord, list(dim), keepdim, mask_of("norm", x, mask)))
   end)
+--- input over its norm along dim (eps at least), both of what the mask leaves.
 M.normalize = signature("normalize(Tensor input, number ord, Dim dim, *, number eps=1e-12, dtype dtype?, \z
   Tensor mask?)",
   function(x, ord, dim, eps, dtype, mask)

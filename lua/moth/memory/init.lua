@@ -13,10 +13,11 @@ local summary = require "moth.memory.summary"
 
 local M = {
   --- Statistics of the CPU's allocator: live, peak, cached bytes; allocs, system calls. moth.cpu.memory_stats() has
-  -- them
-  -- under PyTorch's names.
+  -- them under PyTorch's names.
   stats = signature("memory.stats()", B.memory_stats),
+  --- The peak is counted from here on.
   reset_peak = signature("memory.reset_peak()", B.reset_peak),
+  --- Returns unused cached memory to the system.
   empty_cache = signature("memory.empty_cache()", B.empty_cache),
   --- For tests: the n-th allocation from now fails, and all after it.
   fail_at = signature("memory.fail_at(int n, bool for_ever?)", B.fail_at),

@@ -110,16 +110,7 @@ local function run(model, o)
   return idx
 end
 
---- Gives a class of models the method generate(idx, max_new_tokens, …): extends idx (B, T), ids from 1, by tokens drawn
--- from the model's probabilities.
---
--- temperature = 1 (0: the most probable token), top_k = nil (that many of the most probable), top_p = 1 (so many of
--- them that their probabilities reach it), repetition_penalty = 1 (divides scores of tokens that are there),
--- do_sample = true (false: always the most probable), eos_token_id (an id or several: a row ends behind it;
--- pad_token_id follows, by default that id), attention_mask (B, T) (false where tokens are padding, on the left),
--- streamer (a function of each new id, or of the list of them; false ends), use_cache = true (false: all tokens are
--- computed anew each time), generator.
--- @return (B, T + new tokens)
+--- Gives a class of models the method generate.
 function M.install(cls, name)
   local where = ("models.%s:generate"):format(name)
   local read = signature(("%s(%s)"):format(where, parameters), function(...)
@@ -128,6 +119,15 @@ function M.install(cls, name)
       o.eos_token_id, o.pad_token_id, o.attention_mask, o.streamer, o.use_cache = ...
     return o
   end)
+  --- generate(idx, max_new_tokens, …): extends idx (B, T), ids from 1, by tokens drawn from the model's probabilities.
+  --
+  -- temperature = 1 (0: the most probable token), top_k = nil (that many of the most probable), top_p = 1 (so many of
+  -- them that their probabilities reach it), repetition_penalty = 1 (divides scores of tokens that are there),
+  -- do_sample = true (false: always the most probable), eos_token_id (an id or several: a row ends behind it;
+  -- pad_token_id follows, by default that id), attention_mask (B, T) (false where tokens are padding, on the left),
+  -- streamer (a function of each new id, or of the list of them; false ends), use_cache = true (false: all tokens are
+  -- computed anew each time), generator.
+  -- @return (B, T + new tokens)
   function cls:generate(...)
     local o = read(...)
     check_options(where, self, o)

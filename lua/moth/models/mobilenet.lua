@@ -56,6 +56,8 @@ end
 --- x (N, 3, H, W) -> scores (N, num_classes)
 function MobileNetV2:forward(x) return self.classifier(self.features(x):mean { 3, 4 }) end
 
+--- MobileNetV2 (Sandler et al. 2018): images (N, in_channels, H, W) -> scores (N, num_classes). width_mult: of all
+-- channels.
 return signature("models.mobilenet_v2(*, count num_classes=1000, count in_channels=3, number width_mult=1, \z
   number dropout=0.2)", function(num_classes, in_channels, width_mult, dropout)
   return MobileNetV2 { num_classes = num_classes, in_channels = in_channels, width_mult = width_mult,

@@ -91,6 +91,8 @@ local M = {}
 for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic, { 3, 4, 6, 3 } },
   resnet50 = { Bottleneck, { 3, 4, 6, 3 } } } do
   local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false)"
+  --- A ResNet (He et al. 2015) of this depth: images (N, in_channels, H, W) -> scores (N, num_classes). small_images:
+  -- for 32 x 32, without the first pooling.
   M[name] = signature(text:format(name), function(num_classes, in_channels, small_images)
     return ResNet(of[1], of[2], { num_classes = num_classes, in_channels = in_channels, small_images = small_images })
   end)

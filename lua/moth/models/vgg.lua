@@ -50,6 +50,8 @@ local M = {}
 for name, plan in each(plans) do
   for _, batch_norm in ipairs { false, true } do
     local full = batch_norm and name .. "_bn" or name
+    --- A VGG (Simonyan and Zisserman 2014) of this depth, _bn with batch norms: images (N, in_channels, H, W) ->
+    -- scores (N, num_classes).
     M[full] = signature(("models.%s(*, count num_classes=1000, count in_channels=3, number dropout=0.5)"):format(full),
       function(num_classes, in_channels, dropout)
         return VGG(plan, batch_norm, { num_classes = num_classes, in_channels = in_channels, dropout = dropout })

@@ -67,6 +67,7 @@ end
 local M = { ViT = ViT }
 for name, of in each { vit_b_16 = { 16, 12, 12, 768, 3072 }, vit_b_32 = { 32, 12, 12, 768, 3072 },
   vit_l_16 = { 16, 24, 16, 1024, 4096 } } do
+  --- A ViT of this size (base, large) and patch: images (N, 3, image_size, image_size) -> scores (N, num_classes).
   M[name] = signature(("models.%s(*, count num_classes=1000, count image_size=224, number dropout=0)"):format(name),
     function(num_classes, image_size, dropout)
       return ViT { patch_size = of[1], num_layers = of[2], num_heads = of[3], hidden_dim = of[4], mlp_dim = of[5],

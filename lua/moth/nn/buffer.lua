@@ -10,6 +10,7 @@ local Buffer = {}
 
 --- Is `x` a buffer that was made by nn.Buffer?
 function Buffer.is(x) return persistent[x] ~= nil end
+--- Whether a buffer is in state dicts.
 function Buffer.is_persistent(x) return persistent[x] end
 
 --- A buffer that shares the storage of a tensor.

@@ -113,6 +113,7 @@ EmbeddingBag.__init = signature.init("nn.EmbeddingBag(size num_embeddings, size 
 end)
 EmbeddingBag.reset = reset
 
+--- An EmbeddingBag whose rows are those of a matrix (num, dim); freeze: they are not trained.
 EmbeddingBag.from_pretrained = signature("nn.EmbeddingBag.from_pretrained(Tensor embeddings, bool freeze=true, \z
   number max_norm?, number norm_type=2, bool scale_grad_by_freq=false, 'mean'|'sum'|'max' mode='mean', \z
   bool sparse=false, bool include_last_offset=false, Index padding_idx?)",

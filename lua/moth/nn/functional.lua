@@ -26,6 +26,7 @@ for _, name in ipairs({ "linear", "fake_quantize", "relu_", "leaky_relu_", "elu_
   F[name] = B.ops[name]
 end
 F.softsign, F.pad = moth.softsign, moth.pad -- of complex tensors, too
+--- log(sigmoid(input)), without overflow.
 F.logsigmoid = signature("F.logsigmoid(Tensor input)", B.ops.log_sigmoid)
 
 -- F.relu(x, true) and other activations that can work in place.
@@ -35,6 +36,7 @@ F.gelu = signature("F.gelu(Tensor input, 'none'|'tanh' approximate='none')", fun
   return (approximate == "tanh" and B.ops.gelu_tanh or B.ops.gelu)(x)
 end)
 
+--- softmax of -input along dim.
 F.softmin = signature("F.softmin(Tensor input, Dim dim, *, dtype dtype?)", function(x, dim, dtype)
   return B.ops.softmax(B.ops.neg(x), dim, dtype)
 end)

@@ -98,6 +98,8 @@ local function alpha_drop(x, p, shape)
   return (ops.add(ops.mul(ops.where(keep, x, ops.full({}, alpha, like(x))), a), -a * alpha * p))
 end
 local function dropping(name, shape_of)
+  --- Dropout for SELU networks: elements, or whole channels (feature_…), take SELU's limit with probability p; mean
+  -- and variance stay.
   define(name, "Tensor input, number p=0.5, bool training=false, bool inplace=false", function(x, p, training, inplace)
     if p < 0 or p > 1 then check.fail("[F.%s] p must be between 0 and 1, got %g", name, p) end
     local y = training and p > 0 and alpha_drop(x, p, shape_of(x)) or x

@@ -11,9 +11,9 @@ local F = {}
 
 local function define(name, parameters, fn) F[name] = signature(("F.%s(%s)"):format(name, parameters), fn) end
 
---- The sum of the powers of every window, to the power 1 / norm_type: (sum of x^p)^(1/p).
 for n = 1, 3 do
   local name, mean = ("lp_pool%dd"):format(n), ops[("avg_pool%dd"):format(n)]
+  --- The sum of the powers of every window, to the power 1 / norm_type: (sum of x^p)^(1/p).
   define(name, "Tensor input, number norm_type, int|int[] kernel_size, int|int[] stride?, bool ceil_mode=false",
     function(x, p, kernel, stride, ceil_mode)
       local count = 1
@@ -23,6 +23,8 @@ for n = 1, 3 do
     end)
 end
 
+--- The largest of each of output_size equal parts: (N, C, L) -> (N, C, output_size); with return_indices also
+-- positions.
 define("adaptive_max_pool1d", "Tensor input, size|size[] output_size, bool return_indices=false",
   function(x, size, return_indices)
     local n = type(size) == "table" and size[1] or size
@@ -117,9 +119,9 @@ fractional(3)
 
 -- ---- unpooling -------------------------------------------------------------------------------------
 
--- max_unpool1d to 3d: values put back at the positions that pooling gave, zeros elsewhere.
 local function unpooling(n)
   local name = ("max_unpool%dd"):format(n)
+  --- Values put back at the positions that pooling gave, zeros elsewhere: (N, C, sizes) -> (N, C, output_size).
   define(name, "Tensor input, Tensor indices, count|count[] kernel_size, count|count[] stride?, \z
     size|size[] padding=0, size[] output_size?", function(x, at, kernel, stride, padding, output_size)
     local size = B.size(x)
@@ -163,10 +165,12 @@ for n = 1, 3 do
     return op(x, kernel, stride, padding, dilation, ceil_mode)
   end)
   local adaptive = ("adaptive_max_pool%dd"):format(n)
+  --- As adaptive_max_pool, with positions as a second result.
   define(adaptive .. "_with_indices", "Tensor input, int|int[] output_size, bool return_indices=false",
     function(x, size) return moth.nn.functional[adaptive](x, size, true) end)
   if n > 1 then
     local name = ("fractional_max_pool%dd"):format(n)
+    --- As fractional_max_pool, with positions as a second result.
     define(name .. "_with_indices", "Tensor input, int|int[] kernel_size, int|int[] output_size?, \z
       number|number[] output_ratio?, bool return_indices=false, Tensor _random_samples?",
       function(x, kernel, size, ratio, _, samples) return F[name](x, kernel, size, ratio, true, samples) end)

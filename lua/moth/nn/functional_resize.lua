@@ -89,6 +89,9 @@ local function resized(x, size, scales, mode, align_corners, antialias)
   return half and y:to(kind) or y
 end
 
+--- (N, C, sizes) in other sizes: `size`, or scale_factor times the old ones. mode: "nearest" (default),
+-- "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area", by the number of sizes; align_corners: the
+-- corners' centers stay.
 local function interpolate(x, sizes, scale_factor, mode, align_corners, recompute, antialias)
   local where, n = "[F.interpolate]", B.dim(x) - 2
   if n < 1 then check.fail("%s expected (N, C, d1, …), got %d dimensions", where, B.dim(x)) end

@@ -32,12 +32,16 @@ define("uniform_", "Tensor tensor, number a=0, number b=1, Generator generator?"
   return filled("uniform_", t, a, b, generator)
 end)
 
+--- Normal, of this mean and standard deviation.
 define("normal_", "Tensor tensor, number mean=0, number std=1, Generator generator?", function(t, mean, std, generator)
   return filled("normal_", t, mean, std, generator)
 end)
 
+--- All elements val.
 define("constant_", "Tensor tensor, number val", function(t, value) return filled("fill_", t, value) end)
+--- Zeros.
 define("zeros_", "Tensor tensor", function(t) return filled("zero_", t) end)
+--- Ones.
 define("ones_", "Tensor tensor", function(t) return filled("fill_", t, 1) end)
 
 --- The identity matrix, as far as the shape goes.
@@ -72,11 +76,13 @@ end
 
 local xavier = "Tensor tensor, number gain=1, Generator generator?"
 
+--- Uniform in +-gain sqrt(6 / (fan_in + fan_out)).
 define("xavier_uniform_", xavier, function(t, gain, generator)
   local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, gain)
   return filled("uniform_", t, -bound, bound, generator)
 end)
 
+--- Normal, with the deviation gain sqrt(2 / (fan_in + fan_out)).
 define("xavier_normal_", xavier, function(t, gain, generator)
   return filled("normal_", t, 0, xavier_std("xavier_normal_", t, gain), generator)
 end)
@@ -96,6 +102,7 @@ define("kaiming_uniform_", kaiming, function(t, a, mode, nonlinearity, generator
   return filled("uniform_", t, -bound, bound, generator)
 end)
 
+--- Normal, with the deviation gain / sqrt(fan_in), or of fan_out. a: the slope of leaky_relu
 define("kaiming_normal_", kaiming, function(t, a, mode, nonlinearity, generator)
   return filled("normal_", t, 0, kaiming_std("kaiming_normal_", t, a, mode, nonlinearity), generator)
 end)

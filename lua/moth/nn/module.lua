@@ -286,8 +286,10 @@ function Module:train(mode)
   return self
 end
 
+--- As train(false).
 function Module:eval() return self:train(false) end
 
+--- Sets whether the parameters require gradients (default: true); returns the module.
 function Module:requires_grad_(flag)
   if flag ~= nil and type(flag) ~= "boolean" then
     check.fail("[requires_grad_] expected true or false, got %s", class.name(flag))
@@ -340,10 +342,12 @@ function Module:to(...)
   end)
 end
 
+--- Floating-point parameters and buffers in this dtype, in place; returns the module.
 function Module:float() return self:to(B.dtype("float32")) end
 function Module:double() return self:to(B.dtype("float64")) end
 function Module:half() return self:to(B.dtype("float16")) end
 function Module:bfloat16() return self:to(B.dtype("bfloat16")) end
+--- Moves parameters and buffers to this device, in place; returns the module. cuda(index): the device "cuda:index".
 function Module:cpu() return self:to("cpu") end
 function Module:cuda(index) return self:to(index and "cuda:" .. index or "cuda") end
 

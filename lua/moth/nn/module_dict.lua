@@ -12,6 +12,7 @@ function ModuleDict:__init(t)
   self:update(t or {})
 end
 
+--- Adds the modules of a table { name = module } (in alphabetical order) or of a list { { name, module }, … }.
 function ModuleDict:update(t)
   if type(t) ~= "table" or Module.is(t) then
     check.fail("[nn.ModuleDict] expected a table of modules, got %s", class.name(t))
@@ -40,11 +41,14 @@ function ModuleDict:update(t)
   return self
 end
 
+--- The module of a name, or nil.
 function ModuleDict:get(name) return rawget(self:registry("_modules"), name) end
+--- The names, in order; values(): the modules.
 function ModuleDict:keys() return Ordered.keys(self:registry("_modules")) end
 function ModuleDict:values() return Ordered.values(self:registry("_modules")) end
 --- `for name, value in dict:items() do`
 function ModuleDict:items() return Ordered.items(self:registry("_modules")) end
+--- The number of modules.
 function ModuleDict:size() return #self:keys() end
 
 --- Removes the entry of a name and returns it.
@@ -55,6 +59,7 @@ function ModuleDict:pop(name)
   return value
 end
 
+--- Removes all.
 function ModuleDict:clear()
   for _, name in ipairs(self:keys()) do self[name] = nil end
 end

@@ -109,6 +109,7 @@ end
 --- The children as a list, repeated ones too.
 function ModuleList:children_in_order() return { unpack(self) } end
 
+--- The number of modules.
 function ModuleList:size() return #self end
 
 --- `for i, m in list:iter() do`, or ipairs(list)
@@ -129,6 +130,7 @@ function ModuleList:append(m)
   return self
 end
 
+--- Adds the modules of a list at the end. Returns this list.
 function ModuleList:extend(list)
   if type(list) ~= "table" then
     check.fail("[nn.%s] expected a list of modules, got %s", self.__name, class.name(list))

@@ -47,11 +47,14 @@ function ParameterDict:update(t)
   return self
 end
 
+--- The parameter of a name, or nil.
 function ParameterDict:get(name) return rawget(self:registry("_parameters"), name) end
+--- The names, in order; values(): the parameters.
 function ParameterDict:keys() return Ordered.keys(self:registry("_parameters")) end
 function ParameterDict:values() return Ordered.values(self:registry("_parameters")) end
 --- `for name, value in dict:items() do`
 function ParameterDict:items() return Ordered.items(self:registry("_parameters")) end
+--- The number of parameters.
 function ParameterDict:size() return #self:keys() end
 
 --- Removes the entry of a name and returns it.
@@ -62,10 +65,12 @@ function ParameterDict:pop(name)
   return value
 end
 
+--- Removes all.
 function ParameterDict:clear()
   for _, name in ipairs(self:keys()) do self[name] = nil end
 end
 
+--- A parameter as a line of the printed module.
 local function line(p)
   local device = B.tensor_device(p)
   return ("Parameter containing: [%s of size %s%s]"):format(tostring(B.tensor_dtype(p)), table.concat(B.size(p), "x"),

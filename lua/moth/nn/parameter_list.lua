@@ -54,7 +54,9 @@ function ParameterList.__newindex(self, key, value)
   check.fail("%s[%s]: there are %d parameters", self.__name, tostring(key), n)
 end
 
+--- The number of parameters.
 function ParameterList:size() return #self end
+--- `for i, p in list:iter() do`, or ipairs(list)
 function ParameterList:iter() return ipairs(self) end
 
 --- Adds a parameter at the end. Returns the list.
@@ -67,6 +69,7 @@ function ParameterList:append(p)
   return self
 end
 
+--- Adds the parameters of a list at the end. Returns this list.
 function ParameterList:extend(list)
   if type(list) ~= "table" or Module.is(list) and not list:is_a(ParameterList) then
     check.fail("[nn.ParameterList] expected a list of parameters, got %s", class.name(list))

@@ -60,6 +60,7 @@ local function clip(grads, max_norm, p, must_be_finite, norm)
 end
 
 for _, name in ipairs { "weight_norm", "spectral_norm" } do
+  --- Undoes the reparametrisation: the parameter is a plain one again, with its value of now.
   M["remove_" .. name] = signature(("nn.utils.remove_%s(Module module, string name='weight')"):format(name),
     function(module, tensor) return M.parametrize.remove_parametrizations(module, tensor) end)
 end

@@ -256,6 +256,9 @@ end
 
 local function registers(method, at)
   local name = ("register_%s_%s_hook"):format(method, at)
+  --- register_step_pre_hook(fn), register_step_post_hook(fn), and the same for state_dict and load_state_dict:
+  -- fn(optimizer) is called before or after; that after state_dict may return another one. Returns a handle with
+  -- remove().
   Optimizer[name] = function(self, fn)
     if not check.is_callable(fn) then
       check.fail("[optim.%s] %s: expected a function, got %s", self.__name, name, class.name(fn))
@@ -267,9 +270,6 @@ local function registers(method, at)
     return handle
   end
 end
---- register_step_pre_hook(fn), register_step_post_hook(fn), and the same for state_dict and load_state_dict:
--- fn(optimizer) is called before or after; that after state_dict may return another one. Returns a handle with
--- remove().
 for _, method in ipairs { "step", "state_dict", "load_state_dict" } do
   registers(method, "pre")
   registers(method, "post")

@@ -68,6 +68,7 @@ local function with_momentum(self, group, params, grads, scale, found)
 end
 
 local none = {}
+--- The step of one group of parameters.
 function SGD:step_group(group)
   local params, grads = B.gradients(group.params)
   local scale, found = self:scale_and_found()

@@ -20,6 +20,7 @@ SparseAdam.scalars, SparseAdam.supports_found_inf = { "step" }, true
 SparseAdam.__init = Optimizer.init("optim.SparseAdam", "number|Tensor lr=1e-3, number[] betas?, number eps=1e-8, *, \z
   bool maximize=false", require("moth.optim.betas").verify("optim.SparseAdam", { 0.9, 0.999 }))
 
+--- The step of a parameter whose gradient is one of rows.
 function SparseAdam:step_row(group, p, g)
   local s = self.state[p]
   if not s.step then
@@ -38,6 +39,7 @@ function SparseAdam:step_row(group, p, g)
   p:index_add_(1, i, (old_m + dm) / (old_v + dv):sqrt_():add_(group.eps) * -size)
 end
 
+--- The step of one group of parameters.
 function SparseAdam:step_group(group) -- luacheck: ignore self
   for i, p in ipairs(group.params) do
     if B.get_grad(p) then

@@ -28,6 +28,8 @@ FakeQuantize.__init = signature.init(signed, function(self, o)
   observers.resizes(self, "scale", "zero_point")
 end)
 
+--- The scale and the zero point by the range that was seen; seen(): whether there is one; missing(): what to do if
+-- not.
 function FakeQuantize:calculate_qparams() return self.observer:calculate_qparams() end
 function FakeQuantize:seen() return self.observer:seen() end
 function FakeQuantize:missing() return self.observer:missing() end
@@ -67,6 +69,7 @@ Group.__init = signature.init("quantization.GroupFakeQuantize(count group=32)", 
   self.group, self.bits = o.group, 4
 end)
 
+--- True: its ranges are those of the weight itself.
 function Group.seen() return true end
 
 -- The derivative is 1 for clipped weights, too: the scale follows them. With 0 they would stand still, and training

@@ -91,6 +91,7 @@ function Observer:missing()
     or "has seen nothing: run the prepared model on some batches"
 end
 
+--- Takes a tensor's range into account: what a class of observers defines.
 function Observer:update(x)
   local lo, hi = extremes(self, x)
   if not lo then return end

@@ -26,9 +26,11 @@ local function plain_words(line)
 end
 
 --- The comment that ends above line `at`, without dashes: paragraphs joined into one line, indented lines unchanged.
-function M.above(lines, at)
+-- only_doc: nil where it does not begin with three dashes.
+function M.above(lines, at, only_doc)
   local first = at - 1
   while first >= 1 and lines[first]:find("^%s*%-%-") do first = first - 1 end
+  if only_doc and not (lines[first + 1] or ""):find("^%s*%-%-%-") then return nil end
   local out, open = {}, false
   for i = first + 1, at - 1 do
     local line = lines[i]:gsub("^%s*%-%-%-?%s?", "")
@@ -37,6 +39,23 @@ function M.above(lines, at)
     open = prose or line:find("^@") ~= nil
   end
   return #out > 0 and table.concat(out, "\n") or nil
+end
+
+-- The comment above a group without blank lines, to which line `at` belongs: of functions of one line each, of those
+-- that a `for` makes, or of a function with a local before it.
+local function above_group(lines, at)
+  at = at - 1
+  while lines[at] do
+    local line = lines[at]
+    if line:find "^%s*%-%-" then return M.above(lines, at + 1, true) end
+    if line:find "%f[%w]do$" then
+      while at > 1 and not lines[at]:find "^%s*for " do at = at - 1 end
+    elseif not (line:find "^%s*function .* end$" or line:find "^%s*[%w_.]+ = .* end[%w_., \"]*%)$"
+      or line:find "^%s*local [%w_]+ = ") then
+      return nil
+    end
+    at = at - 1
+  end
 end
 
 --- The comment at the head of a file.
@@ -49,7 +68,10 @@ end
 -- The line where a function begins; for one made with a signature, the line of that statement.
 local function first_line(lines, at, signed)
   for i = at, signed and math.max(at - 8, 1) or at + 1, -1 do
-    if (lines[i] or ""):find("signature") or lines[i]:find("define%(") or lines[i]:find("%.init%(") then return i end
+    local line = lines[i] or ""
+    for _, maker in ipairs { "signature", "define%(", "method%(", "both%(", "%.init%(" } do
+      if line:find(maker) then return i end
+    end
   end
   return at
 end
@@ -65,7 +87,8 @@ function M.of_function(f)
   local lines = M.lines(path)
   if lines then
     found.head = signed or (lines[info.linedefined] or ""):gsub("^%s+", "")
-    found.doc = M.above(lines, first_line(lines, info.linedefined, signed))
+    local first = first_line(lines, info.linedefined, signed)
+    found.doc = M.above(lines, info.linedefined, true) or M.above(lines, first) or above_group(lines, first)
   end
   return found
 end
@@ -105,6 +128,23 @@ function M.of_class(cls, name)
   local head = M.head(lines)
   return { head = "class " .. name .. arguments, doc = table.concat({ head or own or "", head and own or nil }, "\n"),
     place = ("%s:%d"):format(path, line) }
+end
+
+--- The comment above the line that names a function which is made elsewhere: `M.name = …`, `define("name", …)`; in the
+-- file of a module, or of the function f.
+function M.of_field(module, name, f)
+  local _, lines = file_of(module)
+  local own = debug.getinfo(select(2, signature.of(f)) or f, "S").source:match("^@(.*)")
+  for _, list in ipairs { lines or {}, own and M.lines(own) or {} } do
+    for at, line in ipairs(list) do
+      local field = line:match "^%s*[%w_]+%.([%w_]+).-=" or line:match "^%s+([%w_]+) = "
+      local called = line:match '^%s*[%w_.:]+[( ]"([%w_]+)' or line:match '= [%w_.]+%("([%w_]+)"'
+      if field == name or called == name then
+        local doc = M.above(list, at, true)
+        if doc then return doc end
+      end
+    end
+  end
 end
 
 --- The comment at the head of the file of the module that is loaded under the name `path`, or nil.

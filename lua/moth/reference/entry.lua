@@ -46,12 +46,43 @@ end
 --- Whether a table is a class.
 function M.is_class(value) return type(value) == "table" and type(rawget(value, "__name")) == "string" end
 
+-- What stands at the path of a thing without its last name.
+local function parent_of(path)
+  local value = require "moth"
+  for name in path:gsub("^moth%.", ""):gsub("[^.]+$", ""):gmatch "[^.]+" do
+    local ok, inner = pcall(function() return value[name] end)
+    if not ok or type(inner) ~= "table" then return nil end
+    value = inner
+  end
+  return value
+end
+
+-- The doc of a function that has none of its own: where its class's base, its module or its op has one.
+local function doc_elsewhere(path, last, value)
+  local parent = parent_of(path)
+  if M.is_class(parent) then
+    local base = rawget(parent, "super")
+    while base do
+      local method = rawget(base, last)
+      local found = type(method) == "function" and comments.of_function(method)
+      if found and found.doc then return found.doc end
+      base = rawget(base, "super")
+    end
+    return nil
+  end
+  local doc = parent and comments.of_field(parent, last, value)
+  if doc then return doc end
+  local moth = require "moth"
+  local op = (parent == moth or parent == moth.nn.functional) and M.op(last)
+  return op and op.doc
+end
+
 --- The entry of the value at `path`, or of the op of that name if value is nil or an op; nil if there is nothing. Other
 -- values than ops, functions, classes and modules have no entry either.
 function M.of(path, value)
   local last = path:match("([%w_]+)$") or path
   local op = value == nil and (path:find("::", 1, true) and M.op(path) or M.op(last))
-    or type(value) == "function" and not signature.of(value) and (op_behind(value) or M.op(last))
+    or type(value) == "function" and not signature.of(value) and (op_behind(signature.original(value)) or M.op(last))
   if op then
     local found = require("moth.reference.op").entry(op)
     if value ~= nil then found.path = path end
@@ -60,7 +91,8 @@ function M.of(path, value)
   if type(value) == "function" then
     local found = comments.of_function(value)
     local head = found and (found.head or "a function of " .. found.place) or "a C function"
-    return { path = path, kind = "function", head = head, doc = found and found.doc, place = found and found.place }
+    return { path = path, kind = "function", head = head, doc = found and found.doc or doc_elsewhere(path, last, value),
+      place = found and found.place }
   end
   if M.is_class(value) then
     local found = comments.of_class(value, rawget(value, "__name"))

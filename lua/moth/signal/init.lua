@@ -2,7 +2,6 @@
 -- of M points, for spectra.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
-local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
 local signature = require "moth.utils.signature"
 local ops = B.ops
@@ -47,18 +46,27 @@ window("general_cosine", ", number[] a", "", function(m, sym, o, a)
   if #a == 0 then check.fail("[general_cosine] a must hold at least one number") end
   return cosines(m, sym, o, a)
 end)
+--- alpha - (1 - alpha) cos(2 pi k / (M - 1)).
 window("general_hamming", "", "number alpha=0.54, ", function(m, sym, o, alpha)
   return cosines(m, sym, o, { alpha, 1 - alpha })
 end)
-for name, a in each({ hamming = { 0.54, 0.46 }, hann = { 0.5, 0.5 }, blackman = { 0.42, 0.5, 0.08 },
-  nuttall = { 0.3635819, 0.4891775, 0.1365995, 0.0106411 } }) do
+local function weighted(name, a)
   window(name, "", "", function(m, sym, o) return cosines(m, sym, o, a) end)
 end
+--- 0.54 - 0.46 cos(2 pi k / (M - 1)).
+weighted("hamming", { 0.54, 0.46 })
+--- 0.5 - 0.5 cos(2 pi k / (M - 1)).
+weighted("hann", { 0.5, 0.5 })
+--- A sum of three cosines: 0.42, 0.5, 0.08.
+weighted("blackman", { 0.42, 0.5, 0.08 })
+--- A sum of four cosines with very low side lobes (Nuttall 1981).
+weighted("nuttall", { 0.3635819, 0.4891775, 0.1365995, 0.0106411 })
 --- A triangle that ends at 0.
 window("bartlett", "", "", function(m, sym, o)
   if m == 1 then return ops.ones({ 1 }, o) end
   return ops.sub(1, ops.abs(line(m, -1, 2 / spans(m, sym), o)))
 end)
+--- Half a period of a sine.
 window("cosine", "", "", function(m, sym, o)
   local step = math.pi / ((sym or m == 1) and m or m + 1)
   return ops.sin(line(m, 0.5 * step, step, o))
@@ -70,11 +78,13 @@ window("exponential", "", "number center?, number tau=1, ", function(m, sym, o, 
   center = center or ((sym or m == 1) and m - 1 or m) / 2
   return ops.exp(ops.neg(ops.abs(line(m, -center / tau, 1 / tau, o))))
 end)
+--- exp(-(k - center)^2 / (2 std^2)).
 window("gaussian", "", "number std=1, ", function(m, sym, o, std)
   if std <= 0 then check.fail("[gaussian] std must be positive, got %g", std) end
   local step = 1 / (std * math.sqrt(2))
   return ops.exp(ops.neg(ops.square(line(m, -((sym or m == 1) and m - 1 or m) / 2 * step, step, o))))
 end)
+--- I0(beta sqrt(1 - (2 k / (M - 1) - 1)^2)) / I0(beta).
 window("kaiser", "", "number beta=12, ", function(m, sym, o, beta)
   if beta < 0 then check.fail("[kaiser] beta must not be negative, got %g", beta) end
   if m == 1 then return ops.ones({ 1 }, o) end

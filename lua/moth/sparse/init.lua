@@ -126,6 +126,7 @@ M.to_sparse = signature("to_sparse(Tensor input, size sparse_dim?, *, 'sparse_co
     return (T.from_dense(x, sparse_dim):to_sparse { layout = layout })
   end)
 M.to_sparse_coo = signature.alias("to_sparse_coo", M.to_sparse)
+--- A matrix in compressed rows (CSR).
 M.to_sparse_csr = signature("to_sparse_csr(Tensor input)", function(x)
   if B.dim(x) ~= 2 then check.fail("[to_sparse_csr] expected a matrix, got %s", B.format(x)) end
   return (T.from_dense(x, 2):to_sparse_csr())
@@ -171,6 +172,7 @@ M.sum = signature("sparse.sum(Sparse input, Dim|Dim[] dim?)", function(s, dim) r
 --- softmax along dim over the elements that are there; the others count as -inf.
 M.softmax = signature("sparse.softmax(Sparse input, Dim dim, *, dtype dtype?)",
   function(s, dim, dtype) return (s:softmax(dim, dtype)) end)
+--- log_softmax along dim over the elements that are there; the others count as -inf.
 M.log_softmax = signature("sparse.log_softmax(Sparse input, Dim dim, *, dtype dtype?)",
   function(s, dim, dtype) return (s:log_softmax(dim, dtype)) end)
 --- Whether a value is a sparse tensor.

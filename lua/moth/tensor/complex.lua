@@ -107,8 +107,10 @@ return function(F, methods)
   both("is_complex(Tensor input)", function(x) return B.tensor_dtype(x).is_complex end)
   -- moth computes conjugates and negatives at once: there is nothing to resolve.
   for _, name in ipairs { "resolve_conj", "resolve_neg" } do
+    --- The tensor itself: moth computes conjugates and negatives at once.
     both(name .. "(Tensor input)", function(x) return x end)
   end
+  --- False: moth computes conjugates and negatives at once.
   for _, name in ipairs { "is_conj", "is_neg" } do both(name .. "(Tensor input)", function() return false end) end
 
   --- moth.complex(2, 3): a number. moth.complex(re, im): a tensor of two float tensors.
@@ -123,6 +125,7 @@ return function(F, methods)
   -- fn(x, …) for complex x, else the function that is there.
   local function front(name, fn)
     local plain = methods[name] or ops[name]
+    --- The op of this name, of complex numbers, too.
     local function call(x, ...)
       if is_complex(x) then return done(fn(plain, x, ...)) end
       return done(plain(x, ...))

@@ -34,6 +34,7 @@ end
 --- A function of x that returns this property, or calls `ask` in unusual cases: a number
 function M.number(fact, ask)
   local code = codes[fact]
+  --- A number of the tensor: its elements (numel), dimensions (dim), ….
   return function(x, more)
     if more == nil and getmetatable(x) == mt then
       local n = get_fact(x, code)

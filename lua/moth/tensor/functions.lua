@@ -89,8 +89,9 @@ F.broadcast_tensors = signature("broadcast_tensors(Tensor... tensors)", function
   return unpack(out)
 end)
 
--- hstack, vstack, dstack: tensors of at least `least` dimensions joined along one.
 local function stacking(name, least, dim_of)
+  --- Tensors of at least one (hstack), two (vstack, row_stack) or three (dstack) dimensions, joined along the second
+  -- (of vectors the first), first or third.
   F[name] = signature(name .. "(Tensor... tensors)", function(given)
     some(name, given)
     local list = {}
@@ -502,7 +503,9 @@ end
 
 --- x in one dimension; a view where strides allow.
 both("ravel(Tensor input)", function(x) return (ops.reshape(x, { -1 })) end)
+--- Columns in the other order: flip of dimension 2.
 both("fliplr(Tensor input)", function(x) return (ops.flip(x, 2)) end)
+--- Rows in the other order: flip of dimension 1.
 both("flipud(Tensor input)", function(x)
   if B.dim(x) < 1 then check.fail("[flipud] expected at least 1 dimension, got %s", B.format(x)) end
   return (ops.flip(x, 1))

@@ -233,8 +233,8 @@ end)
 
 -- overloads ---------------------------------------------------------------------------------------
 
---- x:max() the largest element; x:max(dim) values and positions; x:max(y) the elementwise maximum.
 local function extreme(name, full, along, pair)
+  --- x:max() the largest element; x:max(dim) values and positions; x:max(y) the elementwise maximum; min likewise.
   local function extremum(x, a, b, ...)
     if type(a) == "number" and b == nil and select("#", ...) == 0 then return done(along(x, a)) end
     if a == nil then
@@ -342,6 +342,7 @@ end)
 method(("new_tensor(Tensor input, any data, %s)"):format(like), function(x, data, ...)
   return (M.new(data, options_like(x, ...)))
 end)
+--- The tensor repeated along each dimension, new ones in front; of too few numbers the others are 1.
 method("repeat_(Tensor input, size... repeats)", function(x, given)
   local reps = { unpack(given) }
   local n = math.max(#reps, B.dim(x))
@@ -525,7 +526,21 @@ end
 --- moth.tensor(number | boolean | nested table | tensor, {dtype=, device=, requires_grad=}); the options may stand in
 -- the table itself: moth.tensor{ 1, 2, dtype = moth.int64 }.
 M.new = maker("tensor")
-M.as_tensor = maker("as_tensor")
+
+local copied = maker("as_tensor")
+--- As moth.tensor, but of a tensor itself where it has the dtype and device that are asked for, else x:to(…): not
+-- detached.
+function M.as_tensor(value, options, ...)
+  local given = options or {}
+  if not is_tensor(value) or select("#", ...) > 0 or type(given) ~= "table" then
+    return done(copied(value, options, ...))
+  end
+  for key in each(given) do
+    if key ~= "dtype" and key ~= "device" then return done(copied(value, options)) end
+  end
+  return (ops.to(value, { dtype = given.dtype, device = given.device }))
+end
+B.names[M.as_tensor] = "as_tensor"
 
 -- The address of a pointer or array, and the number of bytes of an array; nil for other values.
 local null = {} -- a NULL pointer equals nil: a signature would not see it
@@ -538,9 +553,6 @@ local function memory_of(value)
   return tonumber(ffi.cast("uintptr_t", ffi.cast("const void *", value))), not is_pointer and ffi.sizeof(value) or nil
 end
 
---- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
--- `owner` is kept alive as long as the tensor. The tensor must lie within the array, or within the owner if that is an
--- array and the pointer points into it; for other pointers the caller is responsible for the size.
 local from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
   function(pointer, size, dtype, owner)
     local address, bytes = memory_of(pointer)
@@ -561,6 +573,9 @@ local from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='f
     end
     return (B.from_ptr(address, size, dtype, owner or pointer))
   end)
+--- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
+-- `owner` is kept alive as long as the tensor. The tensor must lie within the array, or within the owner if that is an
+-- array and the pointer points into it; for other pointers the caller is responsible for the size.
 function M.from_ptr(pointer, ...)
   if type(pointer) == "cdata" and pointer == nil then pointer = null end
   return done(from_ptr(pointer, ...))

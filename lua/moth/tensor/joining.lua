@@ -98,8 +98,9 @@ return function(F, methods)
     if B.dim(x) == 0 then check.fail("[tensor_split] a 0-dim tensor has no parts") end
     return parts("tensor_split", x, into, dim)
   end)
-  -- hsplit, vsplit, dsplit: equal parts, or those at positions, along one dimension.
   local function splitting(name, least, dim_of)
+    --- A list of views: equal parts, or those that begin at positions, along the second (hsplit; of a vector the
+    -- first), first (vsplit) or third (dsplit) dimension.
     both(name .. "(Tensor input, count|int[] indices_or_sections)", function(x, into)
       if B.dim(x) < least then
         check.fail("[%s] expected at least %d dimensions, got %s", name, least, B.format(x))
@@ -122,9 +123,9 @@ return function(F, methods)
 
   -- ---- positions ----------------------------------------------------------------------------------------
 
-  -- tril_indices, triu_indices: the positions (2, n) of a triangle of a matrix, row by row.
   for _, name in ipairs({ "tril", "triu" }) do
     local triangle = ops[name]
+    --- The positions (2, n), from 1, of the lower or upper triangle of a row x col matrix, row by row.
     F[name .. "_indices"] = signature(name .. "_indices(size row, size col, int offset=0, *, dtype dtype='int64', \z
       device device?)", function(row, col, offset, dtype, device)
       local ones = ops.ones({ row, col }, { dtype = "bool", device = device })

@@ -56,7 +56,9 @@ return function(F, methods)
     local fn = later(name)
     both(text, function(...) return fn(...) end)
   end
+  --- A square matrix to the power n; n < 0: of its inverse. linalg.matrix_power.
   named("matrix_power(Tensor input, int n)", "matrix_power")
+  --- The exponential of square matrices (…, n, n). linalg.matrix_exp.
   named("matrix_exp(Tensor input)", "matrix_exp")
   --- The product of matrices, in the order that needs the fewest multiplications.
   F.chain_matmul = signature("chain_matmul(Tensor... matrices)", function(list)

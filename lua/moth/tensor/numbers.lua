@@ -43,6 +43,7 @@ return function(F, methods)
   end)
   -- Bounds that are numbers, the usual ones, go straight to the op.
   local function with_tensors(name, op, general)
+    --- Elements below min become min, those above max become max; each a number, a tensor, or left out.
     local function front(x, low, high, ...)
       if is_tensor(low) or is_tensor(high)
         or type(low) == "table" and (is_tensor(low.min) or is_tensor(low.max) or is_tensor(low[1]))
@@ -97,18 +98,23 @@ return function(F, methods)
     end
     return (ops.pow(wide(x), wide(y)))
   end)
+  --- Degrees as radians.
   both("deg2rad(Tensor input)", function(x) return (ops.mul(x, math.pi / 180)) end)
+  --- Radians as degrees.
   both("rad2deg(Tensor input)", function(x) return (ops.mul(x, 180 / math.pi)) end)
   local function infinite(x, value)
     if dtype_of(x).is_floating_point then return ops.eq(x, value) end
     return ops.zeros_like(x, { dtype = "bool" })
   end
+  --- Where elements are +inf: bool.
   both("isposinf(Tensor input)", function(x) return (infinite(x, math.huge)) end)
+  --- Where elements are -inf: bool.
   both("isneginf(Tensor input)", function(x) return (infinite(x, -math.huge)) end)
   --- other - input * alpha
   both("rsub(Tensor input, Tensor|number other, number alpha=1)", function(x, y, alpha)
     return (ops.sub(y, x, alpha))
   end)
+  --- The tensor itself; bool is an error.
   both("positive(Tensor input)", function(x)
     if dtype_of(x).name == "bool" then check.fail("[positive] not implemented for bool") end
     return x
@@ -496,6 +502,7 @@ return function(F, methods)
     local powers = ops.arange(0, n, 1, { dtype = "int64", device = B.tensor_device(x) })
     return ops.pow(ops.unsqueeze(x, -1), powers)
   end
+  --- Powers of the elements of a vector (n): (n, N), the highest first; increasing: the lowest first.
   F.vander = signature("vander(Tensor x, size N?, bool increasing=false)", function(x, n, increasing)
     if B.dim(x) ~= 1 then check.fail("[vander] expected a 1-D tensor, got %s", B.format(x)) end
     local m = vander(x, n)
@@ -508,6 +515,7 @@ return function(F, methods)
   local tensor_methods = require("moth.tensor").methods
   methods["repeat"] = signature.alias("repeat", tensor_methods.repeat_)
   F.tile = tensor_methods.tile
+  --- pad with mode "constant": `pad` has the elements before and behind, the last dimension first.
   F.constant_pad_nd = signature("constant_pad_nd(Tensor input, int[] pad, number|complex|bool value=0)",
     function(x, pad, value)
       return (F.pad(x, pad, "constant", type(value) == "boolean" and (value and 1 or 0) or value))

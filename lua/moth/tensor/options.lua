@@ -28,6 +28,7 @@ return function(F, methods)
   -- op(…). other: another name of the same.
   local function front(name, names, fn, wants, other)
     local function define(own, op)
+      --- What the op of this name does, with the options of PyTorch's that it does not have itself.
       local function call(...)
         local n = select("#", ...)
         local o = n > 0 and (select(n, ...))
@@ -65,6 +66,7 @@ return function(F, methods)
   end
   front("div", { "rounding_mode" }, divide)
   for _, name in ipairs({ "divide", "true_divide" }) do
+    --- As div.
     F[name] = function(...) return done(F.div(...)) end
     B.names[F[name]], methods[name] = name, F[name]
   end

@@ -38,7 +38,9 @@ M.manual_seed = signature("manual_seed(size seed)", function(n)
 end)
 M.seed_all = signature.alias("seed_all", M.manual_seed)
 
+--- The state of moth's generator, a list of numbers for set_rng_state.
 M.get_rng_state = signature("get_rng_state()", function() return { B.generator_state() } end)
+--- Sets a state of get_rng_state again: the same random numbers follow.
 M.set_rng_state = signature("set_rng_state(number[] state)", function(state)
   if #state ~= 4 then check.fail("[set_rng_state] expected what get_rng_state gave, four numbers") end
   B.generator_set_state(nil, unpack(state))

@@ -14,6 +14,7 @@ return function(F, methods)
   local function window(name, numbers, from)
     local text = "%s_window(size window_length, bool periodic=true%s, *, dtype dtype?, device device?, \z
       bool requires_grad=false)"
+    --- A window of window_length points; periodic: one of a point more, without the last, for spectra.
     F[name .. "_window"] = signature(text:format(name, numbers), function(n, periodic, ...)
       local list, count = { ... }, select("#", ...)
       local dtype, device, requires_grad = unpack(list, count - 2, count)
@@ -52,6 +53,10 @@ return function(F, methods)
     return w
   end
 
+  --- Spectra of overlapping frames of a signal (time) or (batch, time): (…, n_fft / 2 + 1, frames), complex; of
+  -- complex signals, or with onesided = false, n_fft rows. Frames are hop_length (n_fft / 4) apart and multiplied by
+  -- the window of win_length points (ones); with center the first one is centered on the first element,
+  -- and the signal is padded by pad_mode. return_complex = false: the parts as a last dimension.
   local function stft(x, n_fft, hop, win_length, window_, center, pad_mode, normalized, onesided, return_complex)
     local dims = B.dim(x)
     if dims ~= 1 and dims ~= 2 then check.fail("[stft] expected 1 or 2 dimensions, got %s", B.format(x)) end
@@ -85,16 +90,14 @@ return function(F, methods)
     if dims == 1 then y = ops.squeeze(y, 1) end
     return return_complex == false and ops.view_as_real(y) or y
   end
-  --- Spectra of overlapping frames of a signal (time) or (batch, time): (…, n_fft / 2 + 1, frames), complex; of
-  -- complex signals, or with onesided = false, n_fft rows. Frames are hop_length (n_fft / 4) apart and multiplied by
-  -- the window of win_length points (ones); with center the first one is centered on the first
-  -- element, and the signal is padded by pad_mode. return_complex = false: the parts as a last dimension.
   local stft_text = "stft(Tensor input, count n_fft, count hop_length?, count win_length?, Tensor window?, \z
     bool center=true, 'reflect'|'constant'|'replicate'|'circular' pad_mode='reflect', bool normalized=false, \z
     bool onesided?, bool return_complex?)"
   F.stft = signature(stft_text, stft)
   methods.stft = F.stft
 
+  --- The signal whose stft this is, to rounding, where the windows overlap so that their squares add up to more than 0;
+  -- `length` elements of it (all).
   local function istft(x, n_fft, hop, win_length, window_, center, normalized, onesided, length, return_complex)
     local dims = B.dim(x)
     if dims ~= 2 and dims ~= 3 or not dtype_of(x).is_complex then
@@ -146,8 +149,6 @@ return function(F, methods)
     if last - first > has then y = ops.cat({ y, ops.zeros({ batch, last - first - has }, like(y)) }, 2) end
     return dims == 2 and ops.squeeze(y, 1) or y
   end
-  --- The signal whose stft this is, to rounding, where the windows overlap so that their squares add up to more than 0;
-  -- `length` elements of it (all).
   local istft_text = "istft(Tensor input, count n_fft, count hop_length?, count win_length?, Tensor window?, \z
     bool center=true, bool normalized=false, bool onesided?, count length?, bool return_complex=false)"
   F.istft = signature(istft_text, istft)

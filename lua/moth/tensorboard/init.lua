@@ -61,6 +61,8 @@ end
 -- Defines a method whose first argument is the tag and whose last two are step and time.
 local function add(text, fn)
   local name = text:match("^[%w_]+")
+  --- Writes a value under a tag: a number (add_scalar), several (add_scalars), a histogram of a tensor, an image (C,
+  -- H, W) or images (N, C, H, W), a text. global_step, walltime: as in PyTorch.
   Writer[name] = signature.method(text, function(self, tag, ...)
     if tag == "" then check.fail("[%s] the tag is empty", name) end
     return fn(self, tag, ...)

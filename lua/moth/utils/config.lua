@@ -78,6 +78,7 @@ end
 local variables = { "MOTH_NUM_THREADS", "OMP_NUM_THREADS", "MOTH_CPU", "MOTH_BLAS", "MOTH_ONEDNN",
   "MOTH_DETERMINISTIC", "MOTH_CACHE", "MOTH_CUDA", "MOTH_COMPILE", "CUDA_VISIBLE_DEVICES" }
 
+--- What moth found on this machine: versions, processor, libraries, compilers; prints as a table.
 local function config()
   local moth = require "moth"
   local self = { environment = {} }

@@ -328,6 +328,7 @@ end
 -- ---- functions with a signature --------------------------------------------------------------------
 
 local known = setmetatable({}, { __mode = "k" }) -- function -> { text, fn }
+local originals = setmetatable({}, { __mode = "k" }) -- function -> the one of which it is an alias
 
 local function done(...) return ... end -- avoids tail calls: error messages look for the frame
 
@@ -422,9 +423,13 @@ end
 --- The same function under another name, also in its errors: a C function of the binding, or one made here.
 function M.alias(name, fn)
   local k = known[fn]
-  if k then return M.wrap((k[1]:gsub("^[%w_.:]+", name, 1)), k[2], k[3]) end
-  return B.named(fn, name)
+  local made = k and M.wrap((k[1]:gsub("^[%w_.:]+", name, 1)), k[2], k[3]) or B.named(fn, name)
+  originals[made] = fn
+  return made
 end
+
+--- What alias has given another name; any other function itself.
+function M.original(fn) return originals[fn] or fn end
 
 --- Gives functions of a module their signatures: { "grad(callable f, …)", … }. The part of a name after the last dot
 -- is the key in the module. `options` as for wrap.
