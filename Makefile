@@ -64,7 +64,7 @@ OPT_CORE := $(if $(SAN),-O1,-O2 $(NO_REP))
 # else what is linked before a loop decides on its speed (sums of columns: 15 %).
 OPT_KERN := $(if $(SAN),-O1,-O3 -falign-functions=64 $(if $(findstring clang,$(CC)),,-fno-thread-jumps))
 # For machines from before 2013: half the time to compile.
-OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=dynamic)
+OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize $(if $(findstring clang,$(CC)),,-fvect-cost-model=dynamic))
 # Vectors by value between inlined functions: gcc's note about their ABI has no pragma that silences it.
 no_note   = $(if $(findstring /fft_,$(1)),-Wno-psabi)
 opt_kern  = $(if $(findstring _generic,$(1)),$(OPT_generic),$(OPT_KERN))

@@ -13,7 +13,7 @@ local rank = tonumber(os.getenv "RANK" or "0")
 local store, other
 if not os.getenv "RANK" then
   store = dist.TCPStore("127.0.0.1", 0, { is_master = true })
-  other = assert(io.popen(("RANK=1 PORT=%d %s '%s' %s"):format(store.port, arg[-1], arg[0], arg[1] or ""), "r"))
+  other = assert(io.popen(("RANK=1 PORT=%d '%s' '%s' %s"):format(store.port, arg[-1], arg[0], arg[1] or ""), "r"))
 else
   store = dist.TCPStore("127.0.0.1", tonumber(os.getenv "PORT"), {})
 end

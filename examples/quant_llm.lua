@@ -10,8 +10,12 @@ moth.set_num_threads(1)
 local options = { steps = 400, layers = 4, width = 256, context = 64, batch = 16, seed = 1, text = "" }
 for _, word in ipairs(arg) do
   local name, value = word:match("^%-%-(%w+)=(.*)$")
-  if options[name] == nil then error("unknown option " .. word .. "; the options stand at the top of " .. arg[0], 0) end
-  options[name] = type(options[name]) == "number" and assert(tonumber(value), word) or value
+  if type(options[name]) == "number" then value = tonumber(value) end
+  if options[name] == nil or value == nil then
+    io.stderr:write("unknown option ", word, "\nHINT: the options stand at the top of ", arg[0], "\n")
+    os.exit(2, true)
+  end
+  options[name] = value
 end
 
 local function read(path)

@@ -37,7 +37,7 @@ local folder
 if o.shards == "" then
   folder = os.tmpname()
   os.remove(folder)
-  os.execute("mkdir " .. folder)
+  os.execute(("mkdir '%s'"):format(folder))
   o.shards = folder .. "/train-{0..3}.tar"
   local picture, written = folder .. "/one.png", math.min(4000, test_from)
   for shard = 0, 3 do

@@ -31,7 +31,8 @@ EDGE_CFLAGS = -std=gnu17 -D_GNU_SOURCE -DMOTH_EDGE_PACK=$(EDGE_PACK) -DMOTH_EDGE
   $(if $(SAN),-g -fsanitize=$(SAN) -fno-omit-frame-pointer,-fno-asynchronous-unwind-tables) $(WARN) -Wno-unknown-pragmas
 EDGE_OPT_CORE = $(if $(SAN),-O1,-Os)
 # Vectorised: they are most of the time, and a fifth larger than with -Os.
-EDGE_OPT_KERN = $(if $(filter-out generic,$(EDGE_ISA)),$(ISA_$(EDGE_ISA))) $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=cheap) -Wno-tautological-compare -ffp-contract=fast \
+EDGE_OPT_KERN = $(if $(filter-out generic,$(EDGE_ISA)),$(ISA_$(EDGE_ISA))) $(if $(SAN),-O1,-O2 -ftree-vectorize $(if $(findstring clang,$(EDGE_CC)),,-fvect-cost-model=cheap)) \
+  -Wno-tautological-compare -ffp-contract=fast \
   -fno-math-errno -fno-trapping-math -fwrapv
 ifneq ($(filter edge-libs,$(MAKECMDGOALS)),)
 $(shell mkdir -p $(EDGE)/gen && { echo '$(OPS_OF) $(EDGE_DTYPES) $(EDGE_CC) $(EDGE_CFLAGS) $(EDGE_OPT_CORE) $(EDGE_OPT_KERN)' | \

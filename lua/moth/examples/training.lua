@@ -6,20 +6,34 @@ local system = require "moth.utils.system"
 io.stdout:setvbuf "line"
 local M = {}
 
+-- Ends the process with the options and their defaults: on stdout where --help asks for them, else behind what is
+-- wrong.
+local function usage(defaults, wrong)
+  local lines = {}
+  for name, value in each(defaults) do
+    lines[#lines + 1] = ("  --%-12s %s"):format(name, value == "" and "-" or tostring(value))
+  end
+  for _, name in ipairs { "curve", "checkpoint" } do lines[#lines + 1] = "  --" .. name .. " FILE" end
+  table.sort(lines)
+  local text = "options, each with a value, and their defaults:\n" .. table.concat(lines, "\n") .. "\n"
+  if wrong then io.stderr:write(arg[0], ": ", wrong, "\n", text) else io.write(text) end
+  os.exit(wrong and 2 or 0, true)
+end
+
 --- The options of the command line, `--name value`, over defaults; numbers where the default is one. Every example
--- takes --steps, --curve FILE.svg (or .png), --checkpoint FILE.
+-- takes --steps, --curve FILE.svg (or .png), --checkpoint FILE; --help prints them. What is wrong ends the process.
 function M.options(defaults)
   local o = {}
   for name, value in each(defaults) do o[name] = value end
   for i = 1, #arg, 2 do
-    local name = arg[i]:match "^%-%-(%w+)$"
-    if not name or arg[i + 1] == nil or defaults[name] == nil and name ~= "curve" and name ~= "checkpoint" then
-      local names = { "--curve", "--checkpoint" }
-      for key in each(defaults) do names[#names + 1] = "--" .. key end
-      table.sort(names)
-      error("options are " .. table.concat(names, ", ") .. ", each with a value", 0)
+    local name, value = arg[i]:match "^%-%-(%w+)$", arg[i + 1]
+    if name == "help" then usage(defaults) end
+    if not name or defaults[name] == nil and name ~= "curve" and name ~= "checkpoint" then
+      usage(defaults, "there is no option " .. arg[i])
     end
-    o[name] = type(defaults[name]) == "number" and assert(tonumber(arg[i + 1]), arg[i]) or arg[i + 1]
+    if value == nil then usage(defaults, arg[i] .. " needs a value") end
+    o[name] = type(defaults[name]) == "number" and (tonumber(value) or usage(defaults, arg[i] .. " needs a number"))
+      or value
   end
   return o
 end

@@ -54,11 +54,17 @@ local function switch(name, field, value)
     if m[field] ~= nil then m[field] = value end
   end)
 end
+--- The ranges follow what comes, as at first.
 switch("enable_observer", "observer_enabled", true)
+--- The ranges stay as they are.
 switch("disable_observer", "observer_enabled", false)
+--- Values are rounded, as at first.
 switch("enable_fake_quant", "fake_quant_enabled", true)
+--- Values pass as they are.
 switch("disable_fake_quant", "fake_quant_enabled", false)
-switch("freeze_bn_stats", "bn_frozen", true) -- of layers with a batch norm folded in
+--- Layers with a batch norm folded in use its running statistics from now on, and do not change them.
+switch("freeze_bn_stats", "bn_frozen", true)
+--- They use those of the batch again.
 switch("update_bn_stats", "bn_frozen", false)
 
 local Group = class("GroupFakeQuantize", Module)
