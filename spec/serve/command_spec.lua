@@ -21,12 +21,13 @@ describe("moth serve #M428 #noasan", function()
     local config = os.tmpname() .. ".lua"
     finally(function() os.remove(config) end)
     local file = io.open(config, "w")
-    file:write "return { models = { c = 'c.mth2' }, port = 7, drain = 3 }"
+    file:write "return { models = { c = moth.ones and 'c.mth2', a = 'other' }, port = 7, drain = 3, hosts = { 'i' },\n\z
+      limits = { queue = 9, body = 10 } }"
     file:close()
-    local o, mode = command.parse { "a=x.mth2", "--port", "9", "--max-size", "4", "--queue", "8", "--check", config,
+    local o, mode = command.parse { "a=x.mth2", "--port=9", "--max-size", "4", "--queue", "8", "--check", config,
       "--host-name", "h", "--insecure-open" }
-    assert.same({ port = 9, drain = 3, models = { c = "c.mth2" }, batching = { max_size = 4 }, limits = { queue = 8 },
-      hosts = { "h" }, insecure_open = true }, o)
+    assert.same({ port = 9, drain = 3, models = { a = "x.mth2", c = "c.mth2" }, batching = { max_size = 4 },
+      limits = { queue = 8, body = 10 }, hosts = { "i", "h" }, insecure_open = true }, o)
     assert.same({ check = true }, mode)
     for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
       ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },
@@ -47,7 +48,7 @@ describe("moth serve #M428 #noasan", function()
     assert.equal("moth serve: there is no option --prot\nmoth serve --help lists the options\n", text)
     text, status = run "serve a=/no/such"
     assert.equal(1, status)
-    assert.equal("moth serve: [serve] model a: there is no file /no/such\n", text)
+    assert.equal("moth serve: [serve] model a: cannot open /no/such: No such file or directory\n", text)
     if has_http then -- a file that is no model: one message, without the places in moth's own sources
       text, status = run "serve --port 0 a=README.md"
       assert.equal(1, status)

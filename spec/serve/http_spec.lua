@@ -21,6 +21,8 @@ listener = front.listen { host = "127.0.0.1", port = 0, connections = 3, keep_al
     return request:finish()
   elseif request.path == "/large" then
     return request:respond(200, {}, ("x"):rep(2 ^ 25))
+  elseif request.path == "/none" then
+    return request:respond(200, {}, "", true)
   elseif request.path == "/stop" then
     listener.pause()
     request:respond(200, {}, "")
@@ -109,6 +111,34 @@ front.loop()
       assert.equal(wanted, (list[1] or {}).status, bytes:sub(1, 100))
       assert.is_true(closed, bytes:sub(1, 100))
     end
+  end)
+
+  it("reads what comes in pieces, wherever they are cut", function()
+    local bytes = "GET /pieces HTTP/1.1\r\nhost: x\r\na: b\r\n\r\n"
+    for _, at in ipairs { 1, 15, 22, 23, #bytes - 3, #bytes - 1 } do
+      local client = moth.serve.connect(port, { seconds = 2 })
+      client:send(bytes:sub(1, at))
+      moth.utils.system.sleep(0.02)
+      client:send(bytes:sub(at + 1))
+      assert.equal("GET /pieces", client:receive().body, at)
+      client:close()
+    end
+  end)
+
+  it("answers what is no request, whole addresses, and two lengths", function()
+    local function status(bytes) return (talk(bytes)[1] or {}).status end
+    assert.equal(400, status "GET / HTTP/3\r\n\r\n")
+    assert.equal(400, status("GET /" .. ("a"):rep(9000) .. " HTTP/1.1\r\n\r\n"))
+    assert.equal(400, status "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nabc")
+    assert.equal(413, status "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n")
+    assert.equal("GET /a", talk("GET http://x/a?b HTTP/1.1\r\n\r\n")[1].body)
+    assert.equal("GET /", talk("GET http://x HTTP/1.1\r\n\r\n")[1].body)
+  end)
+
+  it("an answer without a body that ends its connection arrives", function()
+    local list, closed = talk "GET /none HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert.equal(200, (list[1] or {}).status)
+    assert.is_true(closed)
   end)
 
   it("asks for a body that waits to be asked for", function()

@@ -63,6 +63,23 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     assert.matches("data: %[DONE%]\n\n$", answer.body)
   end)
 
+  it("takes what says nothing, and answers for one model", function()
+    local request = { model = "echo", tool_choice = "none", response_format = { type = "text" }, logprobs = false,
+      modalities = { "text" }, messages = { { role = "user", content = "a b" },
+        { role = "assistant", content = "a b", refusal = cjson.null, tool_calls = cjson.null } } }
+    local body = cjson.encode(request):gsub("^{", '{"tools":[],"logit_bias":{},')
+    local first = server:post("/v1/chat/completions", body)
+    assert.equal(200, first.status, first.body)
+    local status, out = post("/v1/completions", { model = "echo", prompt = { { 1, "x" } } })
+    assert.equal(400, status)
+    assert.equal("prompt[1]", out.error.param)
+    assert.equal("echo", cjson.decode(server:get("/v1/models/echo").body).id)
+    local missing = server:get "/v1/models/none"
+    assert.equal(404, missing.status)
+    assert.equal("there is no language model 'none'", cjson.decode(missing.body).error.message)
+    assert.equal("there is nothing at /v1/embeddings", cjson.decode(server:post("/v1/embeddings", "{}").body).error.message)
+  end)
+
   it("refuses by the field's name", function()
     local function refused(code, param, pattern, request, path)
       local status, out = post(path or "/v1/completions", request)
@@ -70,7 +87,11 @@ describe_served("moth.serve's OpenAI paths #M430", function()
       assert.equal(param or cjson.null, out.error.param)
       assert.matches(pattern, out.error.message)
     end
-    refused(400, "tools", "is not supported here", { model = "echo", prompt = "a", tools = {} })
+    refused(400, "tools", "only an empty one", { model = "echo", prompt = "a", tools = { { type = "function" } } })
+    refused(400, "response_format", 'only {"type":"text"}', { model = "echo", prompt = "a",
+      response_format = { type = "json_object" } })
+    refused(400, "max_tokens", "from 1 to 1048576", { model = "echo", prompt = "a", max_tokens = 0 })
+    refused(400, "stop", "a list of texts", { model = "echo", prompt = "a", stop = { x = "a" } })
     refused(400, "presence_penalty", "only 0", { model = "echo", prompt = "a", presence_penalty = 1 })
     refused(400, "temperature", "expected a number from 0 to 2", { model = "echo", prompt = "a", temperature = -1 })
     refused(400, "max_tokens", "at most 100", { model = "echo", prompt = "a", max_tokens = 101 })
@@ -94,8 +115,9 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     end)
     client:close()
     assert.equal(3, seen)
-    local status = post("/v1/completions", { model = "echo", prompt = "!hang" })
+    local status, _, answer = post("/v1/completions", { model = "echo", prompt = "!hang" })
     assert.equal(503, status)
+    assert.equal("1", answer.headers["retry-after"])
     local text
     for _ = 1, 100 do
       post("/v1/completions", { model = "echo", prompt = "x" })

@@ -101,9 +101,8 @@ describe_served("moth.serve #M428 #M429", function()
     refused("^inputs%[0%].datatype: expected FP32, got INT8", input { datatype = "INT8" })
     refused("^inputs%[0%].data: expected 4 elements, got 3", input { data = { 1, 2, 3 } })
     refused("^inputs%[0%].data%[2%]: expected a number", input { data = { 1, 2, "3", 4 } })
-    refused("^inputs%[0%].shape%[0%]: expected at least 1", input { shape = { 0, 4 }, data = {} })
     for body, pattern in pairs {
-      ["{"] = "^body: is no JSON object", ["[]"] = "^inputs: expected a list",
+      ["{"] = "^body: is no JSON object", ["[]"] = "^inputs: expected a list", ["[1]"] = "^body: expected an object",
       ["{\"inputs\":[NaN]}"] = "^body: is no JSON",
       ["{\"inputs\":[],\"x\":1}"] = "^x: there is no such field", ["{\"inputs\":[]}"] = "^inputs: 'x1' is missing",
       [("["):rep(100) .. ("]"):rep(100)] = "^body: is no JSON object",
@@ -112,6 +111,41 @@ describe_served("moth.serve #M428 #M429", function()
       assert.equal(400, status)
       assert.matches(pattern, out.error)
     end
+  end)
+
+  it("computes no rows, knows versions, and refuses what it would have to leave out", function()
+    local empty = { name = "x1", shape = { 0, 4 }, datatype = "FP32" }
+    local status, out = infer("net", (cjson.encode { inputs = { empty } }:gsub("}]}", ',"data":[]}]}')))
+    assert.equal(200, status)
+    assert.same({ 0, 3 }, out.outputs[1].shape)
+    assert.same({}, out.outputs[1].data)
+    local one = { name = "x1", shape = { 1, 4 }, datatype = "FP32", data = { 1, 2, 3, 4 } }
+    local path = "/v2/models/net/versions/1"
+    assert.equal(200, server:get(path).status)
+    assert.equal(200, server:get(path .. "/ready").status)
+    assert.equal(200, server:post(path .. "/infer", cjson.encode { inputs = { one } }).status)
+    assert.equal(404, server:get("/v2/models/net/versions/2").status)
+    for name, value in pairs { classification = 2, shared_memory_region = "r" } do
+      status, out = infer("net", { inputs = { one }, outputs = { { name = "y1", parameters = { [name] = value } } } })
+      assert.equal(400, status)
+      assert.equal("outputs[0].parameters." .. name .. ": is not supported here", out.error)
+    end
+    one.datatype = cjson.null
+    status, out = infer("net", { inputs = { one } })
+    assert.equal(400, status)
+    assert.equal("inputs[0].datatype: expected FP32, got null", out.error)
+  end)
+
+  it("goes on when nobody reads its messages", function() -- one a failing request: more than a pipe holds
+    local client = server:connect()
+    for _ = 1, 600 do
+      local answer = client:request("POST", "/v2/models/choose/infer", [[{"inputs":[
+        {"name":"x","shape":[2,4],"datatype":"FP32","data":[1,2,3,4,5,6,7,8]},
+        {"name":"i","shape":[1],"datatype":"INT64","data":[9]}]}]])
+      assert.equal(500, answer.status)
+    end
+    client:close()
+    assert.is_true(#server:messages() > 60000)
   end)
 
   it("says what the model says, and no more", function()
@@ -201,7 +235,7 @@ describe_served("moth.serve's options", function()
     local function refused(pattern, o) assert.error_matches(function() moth.serve(o) end, pattern) end
     refused("models: expected a table { name = path }, got nil", {})
     refused("unknown option 'prot'; did you mean 'port'", { models = { a = path }, prot = 1 })
-    refused("model a: there is no file /no/such", { models = { a = "/no/such" } })
+    refused("model a: cannot open /no/such: No such file", { models = { a = "/no/such" } })
     refused("names of models of letters", { models = { ["../a"] = path } })
     refused("model a: unknown option 'pth'", { models = { a = { pth = path } } })
     refused("host 0.0.0.0 can be reached from other machines: give token_file", { models = { a = path },
@@ -210,6 +244,23 @@ describe_served("moth.serve's options", function()
     refused("token_file: .* has mode 644", { models = { a = path }, token_file = path })
     refused("limits: unknown option 'bodies'", { models = { a = path }, limits = { bodies = 1 } })
     refused("reload: expected 'start_first' or 'stop_first'", { models = { a = path }, reload = "now" })
+    refused("model a path: expected a text, got table", { models = { a = { path = {} } } })
+    refused("model a: options are those of an engine", { models = { a = { path = path, options = {} } } })
+    refused("plain data: function: type not supported", { models = { a = moth.serve.llm(path, { template = print }) } })
+    for name, value in pairs { hosts = "h", admin = 5, token_file = {}, insecure_open = "no", host = "" } do
+      refused(name .. ": expected", { models = { a = path }, [name] = value })
+    end
+    os.execute("chmod 600 " .. path)
+    local link = os.tmpname()
+    os.execute(("ln -sf %s %s"):format(path, link))
+    assert.equal("secret-word", moth.serve._configure({ models = { a = path }, token_file = link }).token)
+    assert.equal("float16", moth.serve._configure({ models = { a = moth.serve.llm(path, { dtype = moth.float16 }) } })
+      .models.a.description.options.dtype:match "%w+$")
+    os.remove(link)
+    -- a unix socket takes no other file's place
+    refused("admin: .* is there, and no socket", { models = { a = path }, admin = path, port = 0 })
+    refused("at most 107 bytes", { models = { a = path }, admin = "/tmp/" .. ("x"):rep(120), port = 0 })
+    assert.is_true(moth.utils.system.exists(path))
   end)
 
   it("a model that does not load ends the server, with the reason", function()

@@ -17,8 +17,10 @@ local names = "path max_tokens max_seqs step_tokens share_prefix device dtype te
 -- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (a chat template
 -- or the name of one; left out: the model's).
 function Engine:__init(options)
-  check.options("llm.Engine", options, names)
-  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = options.dtype })
+  check.options("[llm.Engine]", options, names)
+  local dtype = options.dtype -- from another process, by its name
+  if type(dtype) == "string" then dtype = moth[dtype:gsub("^moth%.", "")] or dtype end
+  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = dtype })
   if not tokenizer then
     check.fail("[llm] %s has no tokenizer.json", options.path)
   end
@@ -76,18 +78,23 @@ local function top_of(tokenizer, logits, id, many)
   return { token = tokenizer:bytes(id), logprob = log[id]:item(), top = top }
 end
 
+local APART = 11400714819 -- between the seeds of a request's choices, so that those of seed + 1 are others
+
 --- Takes a request of openai.lua; what it raises goes to the client.
 function Engine:add(id, r)
   local ids, stop = prompt_of(self, r)
   for _, s in ipairs(r.stop or {}) do stop[#stop + 1] = s end
   local all = { parts = {}, left = r.n or 1, prompt_tokens = #ids, completion_tokens = 0 }
   local most = math.min(self.model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
-  if #ids >= most then refuse("a prompt of %d tokens; there is memory for %d", #ids, most) end
+  if #ids >= most then
+    refuse("a prompt of %d tokens: it must be shorter than %d, %s", #ids, most, most == self.model.max_length
+      and "the longest text of the model" or "for which there is memory (max_tokens of moth.serve.llm)")
+  end
   for index = 0, all.left - 1 do
     local text, waiting = Text(self.tokenizer, stop), nil
     local o = generate.request(ids, r, self.info.eos, self.tokenizer, stop)
     o.max_tokens = math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
-    if r.seed then o.seed = (r.seed + index) % 2 ^ 53 end
+    if r.seed then o.seed = (r.seed + index * APART) % 2 ^ 53 end
     o.owner = r.owner
     if r.logprobs then
       o.on_logits = function(logits, token) waiting = top_of(self.tokenizer, logits, token, r.logprobs) end

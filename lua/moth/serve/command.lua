@@ -36,13 +36,28 @@ local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" 
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
 
--- The options of a config file, a chunk of Lua that the user names.
+-- The options of a config file, a chunk of Lua that the user names. It has moth as a global, as scripts have.
 local function config_of(path)
   local chunk, why = loadfile(path)
   if not chunk then fail("%s", why) end
-  local o = chunk()
+  rawset(_G, "moth", rawget(_G, "moth") or require "moth")
+  local ok, o = xpcall(chunk, function(message) return tostring(message) end)
+  if not ok then fail("%s", o:find(path, 1, true) and o or path .. ": " .. o) end
   if type(o) ~= "table" then fail("%s: expected a file that returns a table", path) end
   return o
+end
+
+-- Adds the options of a file; what the words before it say stays.
+local function fill(o, from)
+  for key, v in each(from) do
+    if o[key] == nil or type(v) ~= type(o[key]) then
+      o[key] = v
+    elseif key == "hosts" then
+      for _, host in ipairs(v) do table.insert(o.hosts, host) end
+    elseif type(v) == "table" then
+      fill(o[key], v)
+    end
+  end
 end
 
 --- The options of a list of words; and { check, print_nginx, help }.
@@ -57,6 +72,11 @@ function M.parse(words)
   while words[i] do
     local word = words[i]
     local name = word:match "^%-%-(.+)$"
+    local before, behind = word:match "^(%-%-[%w-]+)=(.*)$"
+    if before then -- --port=9000
+      name, words[i] = before:sub(3), behind
+      i = i - 1
+    end
     if word == "-h" or name == "help" then
       mode.help = true
     elseif name == "check" or name == "print-nginx" then
@@ -82,15 +102,13 @@ function M.parse(words)
       if given[model] then fail("the model %s is given twice: %s and %s", model, given[model], path) end
       o.models[model], given[model] = path, path
     elseif word:find "%.lua$" then
-      for key, v in each(config_of(word)) do
-        if o[key] == nil or key == "models" then o[key] = v end
-      end
+      fill(o, config_of(word))
     else
       fail("%s: expected NAME=FILE or a file CONFIG.lua", word)
     end
     i = i + 1
   end
-  if not mode.help and next(o.models) == nil then fail("expected a model: NAME=FILE") end
+  if not mode.help and type(o.models) == "table" and next(o.models) == nil then fail("expected a model: NAME=FILE") end
   return o, mode
 end
 

@@ -8,11 +8,12 @@
 local ffi = require "ffi"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local frames = require "moth.serve.frames"
 
 local M = {}
 
 local cqueues, condition, server, new_headers, errno, signals
-local plain_step, plain_shutdown -- of lua-http's streams
+local plain_step, plain_shutdown, plain_header -- of lua-http's streams and connections
 local loop -- the controller
 
 --- Whether lua-http is there; else what to do.
@@ -35,6 +36,7 @@ local function open()
   new_headers, errno, signals = require("http.headers").new, require "cqueues.errno", require "cqueues.signal"
   plain_step = require("http.h1_stream").methods.step
   plain_shutdown = require("http.h1_stream").methods.shutdown
+  plain_header = require("http.h1_connection").methods.read_header
   loop = cqueues.new()
 end
 
@@ -65,6 +67,30 @@ end
 --- Before a descriptor is closed.
 function M.forget(fd) loop:cancel(fd) end
 
+-- ---- the log -------------------------------------------------------------------------------------------
+
+local WHOLE = 4096 -- bytes that a pipe takes at once when it takes any: PIPE_BUF
+local dropped = 0
+
+local function put(text)
+  for at = 1, #text, WHOLE do
+    if not frames.block(2, "w", 0) then return false end
+    io.stderr:write(text:sub(at, at + WHOLE - 1))
+  end
+  return true
+end
+
+--- Writes to standard error, and never waits for who reads it: what a full pipe does not take is counted, and left out.
+function M.log(...)
+  local text = table.concat { ... }
+  if dropped > 0 and put(("moth serve: %d messages are left out here: nobody read them\n"):format(dropped)) then
+    dropped = 0
+  end
+  if dropped > 0 or not put(text) then dropped = dropped + 1 end
+end
+
+-- ---- conditions and signals ------------------------------------------------------------------------------
+
 local Condition = class "Condition"
 function Condition:__init() self.inner = condition.new() end
 function Condition:signal() self.inner:signal() end
@@ -89,6 +115,7 @@ function M.on_signal(fn)
     names[numbers[i]] = name
   end
   signals.block(unpack(numbers))
+  signals.ignore(signals.SIGPIPE) -- a log that nobody reads any more ends no server
   M.blocked = numbers
   local listener = signals.listen(unpack(numbers))
   loop:wrap(function()
@@ -109,7 +136,7 @@ function M.loop()
   while not M.stopped do
     local ok, message, _, thread = loop:step(1)
     if not ok then
-      io.stderr:write("moth serve: ", thread and debug.traceback(thread, tostring(message)) or tostring(message), "\n")
+      M.log("moth serve: ", thread and debug.traceback(thread, tostring(message)) or tostring(message), "\n")
     end
   end
 end
@@ -129,18 +156,25 @@ end
 
 pcall(ffi.cdef, 'ssize_t moth_recv(int fd, void *to, size_t size, int flags) __asm__("recv");')
 local PEEK = 0x2 + 0x40 -- without waiting
+local EAGAIN, EINTR = 11, 4
 local peeked = ffi.new "uint8_t[1]"
 
 local Request = class "Request"
 
 function Request:header(name) return (self.headers:get(name)) end
 
---- Whether the client has closed the connection.
+--- Whether the client has closed the connection, or its side of it, or has reset it.
 function Request:is_gone()
   local socket = self.stream.connection and self.stream.connection.socket
   if not socket then return true end
   local fd = socket:pollfd()
-  return fd < 0 or tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK)) == 0
+  if fd < 0 then return true end
+  local got = tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK))
+  if got < 0 then
+    local number = ffi.errno()
+    return number ~= EAGAIN and number ~= EINTR
+  end
+  return got == 0
 end
 
 --- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
@@ -149,11 +183,12 @@ function Request:body(most, seconds)
   if (self:header "content-encoding" or "identity") ~= "identity" then
     return nil, 415, "send the body without Content-Encoding"
   end
-  local length = self:header "content-length"
+  local length, second = self.headers:get "content-length"
+  if second and second ~= length then return nil, 400, "there are two headers Content-Length" end
   if not length then return self.method ~= "POST" and "" or nil, 411, "send the body with a Content-Length" end
   local size = length:find("^%d+$") and tonumber(length)
   if not size then return nil, 400, "Content-Length is no number" end
-  if size > most then return nil, 413, ("the body of %d bytes is larger than %d"):format(size, most) end
+  if size > most then return nil, 413, ("the body of %.0f bytes is larger than %.0f"):format(size, most) end
   if (self:header "expect" or ""):lower() == "100-continue" and size > 0 then
     self.stream:write_continue(seconds)
   end
@@ -170,7 +205,8 @@ function Request:body(most, seconds)
   return table.concat(parts)
 end
 
-local WRITE = 30 -- seconds in which a client must take what is written
+local WRITE = 30 -- seconds in which a client must take a piece of what is written
+local PIECE = 2 ^ 18 -- bytes of a piece
 
 -- lua-http sends a head by itself; held, it leaves with the first piece of the body, in one call of the system.
 local function held_done(connection)
@@ -202,13 +238,14 @@ end
 local function head(self, status, fields, close, length)
   local h, connection, last = headers_of(status, fields), self.stream.connection, self.method == "HEAD"
   local old = self.stream.peer_version == 1.0 and (self:header "connection" or ""):lower() == "keep-alive"
+  close = close or self.listener.closing
   if close or old then
     h = h:clone()
     h:append("connection", close and "close" or "keep-alive")
   end
   if length then h:upsert("content-length", ("%d"):format(length)) end
   self.status = status
-  if length and not last then connection.write_headers_done = held_done end
+  if length and length > 0 and not last then connection.write_headers_done = held_done end
   local ok, message, number = self.stream:write_headers(h, last, WRITE)
   connection.write_headers_done = nil -- lua-http's own again
   return ok, message, number
@@ -219,7 +256,12 @@ function Request:respond(status, fields, body, close)
   if self.status then return false end
   if not head(self, status, fields, close, #body) then return false end
   if self.method == "HEAD" then return true end
-  return self.stream:write_chunk(body, true, WRITE)
+  local at = 1
+  while #body - at >= PIECE do
+    if not self.stream:write_chunk(body:sub(at, at + PIECE - 1), false, WRITE) then return false end
+    at = at + PIECE
+  end
+  return self.stream:write_chunk(at > 1 and body:sub(at) or body, true, WRITE)
 end
 
 --- Begins an answer in parts; then write(text) and finish().
@@ -261,38 +303,88 @@ local function await_turn(stream)
   while stream.state ~= "closed" and line:peek() ~= stream do stream.pipeline_cond:wait(1) end
 end
 
-local function handle(handler, stream)
+-- lua-http takes the "\r" of the last "\r\n" for a damaged header where the "\n" comes later.
+local function read_header(connection, seconds)
+  local socket = connection.socket
+  if socket:pending() < 2 then
+    local ok, message, number = socket:fill(2, 0)
+    if not ok and number == errno.ETIMEDOUT then return nil, message, number end
+  end
+  return plain_header(connection, seconds)
+end
+
+local DAMAGED = '{"error":"the headers cannot be understood"}'
+-- Where not even the first line can be read, lua-http has no request to answer.
+local NO_REQUEST = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: " .. #DAMAGED
+  .. "\r\nconnection: close\r\n\r\n" .. DAMAGED
+
+-- Path and query of a request's target, which may be a whole address: "http://name/path".
+local function target_of(headers)
+  local target = headers:get ":path" or "/"
+  local host, path = target:match "^[hH][tT][tT][pP]://([^/?]*)(.*)$"
+  if host then
+    headers:upsert(":authority", host) -- it counts, not the header Host
+    target = path:sub(1, 1) == "/" and path or "/" .. path
+  end
+  return target:match "^([^?]*)%??(.*)$"
+end
+
+local function handle(handler, stream, listener)
   stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
+  stream.connection.read_header = read_header
   await_turn(stream)
   local request = Request()
-  request.stream, request.started = stream, M.now()
+  request.stream, request.started, request.listener = stream, M.now(), listener
   local headers, _, why = stream:get_headers(SLOW)
   if not headers then
     local slow = why == errno.ETIMEDOUT
     if stream.state ~= "idle" or stream.is_damaged then
       request.method = "GET"
       request:respond(slow and 408 or 400, { "content-type", "application/json" }, slow
-        and '{"error":"the headers took more than 10 s"}' or '{"error":"the headers cannot be understood"}', true)
+        and '{"error":"the headers took more than 10 s"}' or DAMAGED, true)
+    elseif why == errno.EILSEQ and stream.connection.socket then
+      stream.connection.socket:xwrite(NO_REQUEST, "n", 1)
+      stream.connection:shutdown()
     end
     return
   end
-  local path = headers:get ":path" or "/"
   request.headers, request.method = headers, headers:get ":method"
-  request.path, request.query = path:match("^([^?]*)%??(.*)$")
-  handler(request)
+  request.path, request.query = target_of(headers)
+  listener.active = listener.active + 1
+  local ok, message = pcall(handler, request)
+  listener.active = listener.active - 1
+  if not ok then error(message, 0) end
+end
+
+-- A socket at `path` that a server has left behind is removed; what anything else has there stays.
+local function clear(path)
+  if #path > 107 then check.fail("[serve] admin: a path of a socket has at most 107 bytes, got %d", #path) end
+  local file, why, number = io.open(path, "r+b") -- of a socket: ENXIO
+  if file then file:close() end
+  if number == errno.ENOENT then return end
+  if number ~= errno.ENXIO then check.fail("[serve] admin: %s is there, and no socket", file and path or why) end
+  local ok, client = pcall(require("moth.serve.client").connect, path)
+  if ok then
+    client:close()
+    check.fail("[serve] admin: another server listens on %s", path)
+  end
+  os.remove(path)
 end
 
 --- Listens on host and port (0: chosen by the system) or on a unix socket at `path` (mode 0600). handler(request) runs
--- in a coroutine of its own. Returns { host, port, count(), pause(), close() }.
+-- in a coroutine of its own. Returns a listener: host, port, active (requests that are not answered yet), count(),
+-- pause() (no new connections; the others end with their next answer), close().
 function M.listen(o)
   open()
+  if o.path then clear(o.path) end
+  local listener = { active = 0, closing = false }
   local made, message = server.listen {
     cq = loop, host = o.host, port = o.port, path = o.path, tls = false, version = 1.1, max_concurrent = o.connections,
-    reuseaddr = true, unlink = o.path ~= nil, mode = o.path and "0600" or nil, mask = o.path and "0177" or nil,
+    reuseaddr = true, mode = o.path and "0600" or nil, mask = o.path and "0177" or nil,
     connection_setup_timeout = SLOW, intra_stream_timeout = o.keep_alive or 60,
-    onstream = function(_, stream) handle(o.handler, stream) end,
+    onstream = function(_, stream) handle(o.handler, stream, listener) end,
     onerror = function(_, _, what, err)
-      if what == "onstream" then io.stderr:write("moth serve: ", tostring(err), "\n") end
+      if what == "onstream" then M.log("moth serve: ", tostring(err), "\n") end
     end,
   }
   local ok
@@ -300,16 +392,18 @@ function M.listen(o)
   if not ok then
     check.fail("[serve] cannot listen on %s: %s", o.path or ("%s:%s"):format(o.host, o.port), tostring(message))
   end
-  local _, host, port = made:localname()
-  return {
-    host = host, port = port,
-    pause = function() made:pause() end,
-    count = function() return made.n_connections end,
-    close = function()
-      made:close()
-      if o.path then os.remove(o.path) end
-    end,
-  }
+  local _
+  _, listener.host, listener.port = made:localname()
+  function listener.pause()
+    listener.closing = true
+    made:pause()
+  end
+  function listener.count() return made.n_connections end
+  function listener.close()
+    made:close()
+    if o.path then os.remove(o.path) end
+  end
+  return listener
 end
 
 return M

@@ -41,7 +41,29 @@ local function limits_of(o)
     connections = check.integer("[serve]", "limits.connections", o.connections or 1024, 1) }
 end
 
-local model_names = "path engine options batching threads device llm"
+local model_names = "path engine options batching threads device"
+
+local function text_of(where, value)
+  if value ~= nil and (type(value) ~= "string" or value == "") then
+    fail("[serve] %s: expected a text, got %s", where, value == "" and "an empty one" or class.name(value))
+  end
+  return value
+end
+
+-- Options of an engine as they are sent to it: plain data. Objects that name something become their names.
+local function plain_of(name, options)
+  local out = {}
+  for key, value in each(options or {}) do
+    if type(value) == "userdata" or type(value) == "cdata" then value = tostring(value) end
+    out[key] = value
+  end
+  local ok, why = pcall(require("cjson").encode, out)
+  if not ok then
+    fail("[serve] model %s: its options go to another process as plain data: %s", name,
+      (tostring(why):gsub("^Cannot serialise ", "")))
+  end
+  return out
+end
 
 -- The description of a model's engine, from a path or a table.
 local function description_of(name, model, o)
@@ -54,15 +76,30 @@ local function description_of(name, model, o)
   end
   check.options("[serve] model " .. name, model, model_names)
   if (model.path == nil) == (model.engine == nil) then fail("[serve] model %s: expected a path or an engine", name) end
+  text_of("model " .. name .. " path", model.path)
+  text_of("model " .. name .. " engine", model.engine)
+  if model.path and model.options ~= nil then
+    fail("[serve] model %s: options are those of an engine; for a language model moth.serve.llm(path, options)", name)
+  end
+  if model.options ~= nil and type(model.options) ~= "table" then
+    fail("[serve] model %s options: expected a table, got %s", name, class.name(model.options))
+  end
   local device = model.device or o.device
-  local engine, options = model.engine or "moth.serve.program", model.options
+  if device ~= nil then device = text_of("device", tostring(device)) end
+  local engine, options = model.engine or "moth.serve.program", plain_of(name, model.options)
   if model.path then
-    local file = io.open(model.path, "rb")
-    if not file then fail("[serve] model %s: there is no file %s", name, tostring(model.path)) end
-    local head = file:read(1)
+    local file, why = io.open(model.path, "rb")
+    if not file then fail("[serve] model %s: cannot open %s", name, why) end
+    local head, problem = file:read(4)
     file:close()
-    if head == nil then return description_of(name, M.llm(model.path), o) end -- a folder
+    if problem or head == "GGUF" then -- a folder, or what else holds a language model
+      local llm = M.llm(model.path, { device = device })
+      llm.threads, llm.batching = model.threads, model.batching
+      return description_of(name, llm, o)
+    end
     options = { path = model.path, device = device }
+  elseif options.device == nil then
+    options.device = device
   end
   return { engine = engine, options = options, threads = model.threads or o.threads,
     cuda = device ~= nil and tostring(device):find "cuda" ~= nil or nil },
@@ -71,12 +108,13 @@ end
 
 -- The token, from a file that others cannot read.
 local function token_of(path)
-  if path == nil then return nil end
-  local file = io.open(path, "r")
-  if not file then fail("[serve] token_file: there is no file %s", tostring(path)) end
-  local token = file:read "*l"
+  if text_of("token_file", path) == nil then return nil end
+  local file, why = io.open(path, "r")
+  if not file then fail("[serve] token_file: cannot open %s", why) end
+  local token, problem = file:read "*l"
   file:close()
-  local pipe = io.popen("stat -c %a -- '" .. path:gsub("'", "'\\''") .. "'")
+  if problem then fail("[serve] token_file: cannot read %s: %s", path, problem) end
+  local pipe = io.popen("stat -L -c %a -- '" .. path:gsub("'", "'\\''") .. "'")
   local mode = pipe:read "*l"
   pipe:close()
   if not mode or not mode:find "^[46]00$" then
@@ -91,7 +129,7 @@ local function is_loopback(host) return host == "127.0.0.1" or host == "::1" or 
 
 --- Checks the options of moth.serve; the whole configuration.
 local function configure(o)
-  o = check.options("serve", o, names)
+  o = check.options("[serve]", o, names)
   if type(o.models) ~= "table" or next(o.models) == nil then
     fail("[serve] models: expected a table { name = path }, got %s", class.name(o.models))
   end
@@ -101,20 +139,29 @@ local function configure(o)
     config.models[name] = { description = description, batching = batching }
   end
   config.host, config.port = o.host or "127.0.0.1", check.integer("[serve]", "port", o.port or 8000, 0)
-  if type(config.host) ~= "string" then fail("[serve] host: expected a text, got %s", class.name(config.host)) end
+  text_of("host", config.host)
   if config.port > 65535 then fail("[serve] port: expected at most 65535, got %d", config.port) end
   config.token = token_of(o.token_file)
+  if o.insecure_open ~= nil and type(o.insecure_open) ~= "boolean" then
+    fail("[serve] insecure_open: expected true or false, got %s", class.name(o.insecure_open))
+  end
   if not is_loopback(config.host) and not config.token and not o.insecure_open then
     fail("[serve] host %s can be reached from other machines: give token_file (--token-file), or insecure_open "
       .. "(--insecure-open) where that is meant", config.host)
   end
-  for _, host in ipairs(o.hosts or {}) do config.hosts[tostring(host):lower()] = true end
+  if o.hosts ~= nil and type(o.hosts) ~= "table" then
+    fail("[serve] hosts: expected a list of names, got %s", class.name(o.hosts))
+  end
+  for i, host in each(o.hosts or {}) do
+    if type(i) ~= "number" then fail("[serve] hosts: expected a list of names, got the key '%s'", tostring(i)) end
+    config.hosts[text_of("hosts", host):lower()] = true
+  end
   config.limits = limits_of(o.limits)
   if o.reload ~= nil and o.reload ~= "start_first" and o.reload ~= "stop_first" then
     fail("[serve] reload: expected 'start_first' or 'stop_first', got %s", tostring(o.reload))
   end
   config.reload = o.reload
-  config.admin = o.admin
+  config.admin = text_of("admin", o.admin)
   config.drain = number_of("", o, "drain", 30, 0)
   config.step_timeout = number_of("", o, "step_timeout", 60, 0.1)
   config.load_timeout = number_of("", o, "load_timeout", 600, 0.1)
@@ -164,10 +211,6 @@ function Server:start_models()
     front.spawn(function()
       local model = self.models[name]
       local ok, why = model:start()
-      if ok and not model.signature.steps then
-        local dtype = require("moth.serve.routes").unknown_dtype(model.signature)
-        if dtype then ok, why = false, ("it has tensors of %s, which cannot be served"):format(dtype) end
-      end
       if not ok and not self.draining then failed = failed or ("model %s: %s"):format(name, tostring(why)) end
       left = left - 1
       done:signal()
@@ -206,7 +249,7 @@ function Server:reload(name)
   local model = self.models[name]
   if not model then fail("[serve] reload: there is no model '%s'", tostring(name)) end
   local ok, why = model:reload()
-  if not ok then io.stderr:write(("moth serve: %s is not loaded again: %s\n"):format(name, why)) end
+  if not ok then require("moth.serve.front").log(("moth serve: %s is not loaded again: %s\n"):format(name, why)) end
   return ok, why
 end
 
@@ -226,11 +269,13 @@ function Server:shut(seconds)
   self.draining = true
   self.listener.pause()
   local deadline = front.now() + seconds
-  repeat
-    local busy = false
-    for _, name in ipairs(self.names) do busy = busy or self.models[name]:is_busy() end
-    if busy then front.sleep(0.01) end
-  until not busy or front.now() >= deadline or self.hurry
+  local function is_busy()
+    if self.listener.active > 0 then return true end
+    for _, name in ipairs(self.names) do
+      if self.models[name]:is_busy() then return true end
+    end
+  end
+  while is_busy() and front.now() < deadline and not self.hurry do front.sleep(0.01) end
   for _, name in ipairs(self.names) do self.models[name]:stop() end
   front.sleep(0.02) -- for answers that are being written
   self.listener.close()

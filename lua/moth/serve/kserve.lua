@@ -23,8 +23,14 @@ end
 -- A refusal: status 400, with the field's path. Raised as a table, caught in read.
 local function refuse(path, ...) error({ path = path, why = (...):format(select(2, ...)) }, 0) end
 
+-- A value as a message shows it.
+local function shown(v)
+  if type(v) == "string" then return v end
+  return v == nil and "nothing" or require("cjson").encode(v)
+end
+
 local function fields(t, path, known)
-  if type(t) ~= "table" or #t > 0 then refuse(path, "expected an object") end
+  if type(t) ~= "table" or #t > 0 then refuse(path == "" and "body" or path, "expected an object") end
   for key in each(t) do
     if not known[key] then
       refuse(path == "" and tostring(key) or path .. "." .. tostring(key), "there is no such field")
@@ -78,6 +84,21 @@ local INPUT = { name = true, shape = true, datatype = true, parameters = true, d
 local OUTPUT = { name = true, parameters = true }
 local REQUEST = { id = true, parameters = true, inputs = true, outputs = true }
 
+-- What would change the answer, or where it goes: not done here. Other parameters say nothing to a model.
+local refused = { "classification", "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size" }
+
+-- The parameters of an input or an output: a table.
+local function parameters_of(t, path)
+  local own = t.parameters
+  if own == nil or own == null then return {} end
+  path = path .. ".parameters"
+  if type(own) ~= "table" then refuse(path, "expected an object") end
+  for _, name in ipairs(refused) do
+    if own[name] ~= nil and own[name] ~= null then refuse(path .. "." .. name, "is not supported here") end
+  end
+  return own
+end
+
 -- The outputs that are asked for: a list of { k, binary }.
 local function outputs_of(request, sig)
   local all = request.parameters and request.parameters.binary_data_output == true
@@ -88,16 +109,16 @@ local function outputs_of(request, sig)
   end
   if request.outputs == nil then return list end
   if type(request.outputs) ~= "table" then refuse("outputs", "expected a list") end
+  if next(request.outputs) == nil then return list end
   list = {}
   for i, output in ipairs(request.outputs) do
     local path = ("outputs[%d]"):format(i - 1)
     fields(output, path, OUTPUT)
     local k = by_name[output.name]
-    if not k then refuse(path .. ".name", "there is no output '%s'", tostring(output.name)) end
-    local own = output.parameters
-    if own ~= nil and type(own) ~= "table" then refuse(path .. ".parameters", "expected an object") end
+    if not k then refuse(path .. ".name", "there is no output '%s'", shown(output.name)) end
+    local own = parameters_of(output, path)
     local binary = all
-    if own and own.binary_data ~= nil then binary = own.binary_data == true end
+    if own.binary_data ~= nil then binary = own.binary_data == true end
     list[i] = { k = k, binary = binary }
   end
   return list
@@ -168,23 +189,23 @@ local function read(sig, body, header_size)
     if not k then
       local names = {}
       for j, wanted in ipairs(sig.inputs) do names[j] = wanted.name end
-      refuse(path .. ".name", "there is no input '%s'; there are: %s", tostring(input.name), table.concat(names, " "))
+      refuse(path .. ".name", "there is no input '%s'; there are: %s", shown(input.name), table.concat(names, " "))
     end
     if inputs[k] then refuse(path .. ".name", "'%s' is given twice", input.name) end
     local wanted = sig.inputs[k]
     local dtype = values.wire_name(wanted.dtype)
     if input.datatype ~= dtype then
-      refuse(path .. ".datatype", "expected %s, got %s", dtype, tostring(input.datatype))
+      refuse(path .. ".datatype", "expected %s, got %s", dtype, shown(input.datatype))
     end
     local count = check_shape(input.shape, wanted.shape, path .. ".shape")
     check_dims(sig, k, input.shape, path .. ".shape", sizes)
     inputs[k] = { dtype = wanted.dtype, shape = input.shape, at = i - 1 }
-    local size = type(input.parameters) == "table" and input.parameters.binary_data_size
-    if size then
+    local size = parameters_of(input, path).binary_data_size
+    if size ~= nil then
       local bytes = count * values.size(wanted.dtype)
       if input.data ~= nil then refuse(path .. ".data", "it is given in binary, too") end
       if size ~= bytes then
-        refuse(path .. ".parameters.binary_data_size", "expected %d, got %s", bytes, tostring(size))
+        refuse(path .. ".parameters.binary_data_size", "expected %d, got %s", bytes, shown(size))
       end
       if at + bytes > #rest then refuse(path, "the body ends before its data") end
       parts[k] = rest:sub(at + 1, at + bytes)
@@ -204,7 +225,7 @@ local function read(sig, body, header_size)
     if sig.batch then rows, from = input.shape[1], 2 end
     key[k] = input.dtype .. table.concat(input.shape, "x", from)
   end
-  if rows == 0 then refuse(("inputs[%d].shape[0]"):format(inputs[1].at), "expected at least 1") end
+  if rows == 0 then key[#key + 1] = "empty" end -- computed without others
   return { inputs = inputs, parts = parts, rows = rows, key = table.concat(key, ";"),
     id = request.id, asked = outputs_of(request, sig) }
 end
@@ -245,6 +266,15 @@ function M.write(name, sig, entry, outputs)
     and ('"id":%s,'):format(quote(entry.id)) or "", table.concat(list, ","))
   if #parts == 0 then return text end
   return text .. table.concat(parts), #text
+end
+
+--- The dtype of a signature's tensor that cannot be written on the wire; nil: there is none.
+function M.unknown_dtype(sig)
+  for _, list in ipairs { sig.inputs or {}, sig.outputs or {} } do
+    for _, t in ipairs(list) do
+      if not values.wire_name(t.dtype) then return t.dtype end
+    end
+  end
 end
 
 --- What GET /v2/models/N answers.

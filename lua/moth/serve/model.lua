@@ -12,6 +12,7 @@ local each = require "moth.each"
 local engine = require "moth.serve.engine"
 local frames = require "moth.serve.frames"
 local front = require "moth.serve.front"
+local kserve = require "moth.serve.kserve"
 local Worker = require "moth.serve.worker"
 
 local REMEMBER = 600 -- seconds for which a request is held against itself
@@ -27,6 +28,7 @@ function Model:__init(o)
   self.running = {} -- requests of an engine of steps, by number
   self.next_id = 1
   self.suspects = {}
+  self.leaving = {} -- workers that were replaced, and still answer
   self.pause = 1
 end
 
@@ -81,15 +83,39 @@ function Model:admit(entry)
 end
 
 function Model:retry_after() return math.max(1, math.ceil((self.next_start or 0) - front.now())) end
+
+-- All workers that have not ended, for ipairs.
+function Model:workers()
+  local list = {}
+  for _, worker in ipairs { self.worker or false, self.coming or false, unpack(self.leaving) } do
+    if worker and worker.state ~= "ended" then list[#list + 1] = worker end
+  end
+  return list
+end
+
 function Model:is_ready() return self.worker ~= nil and self.worker.state == "ready" end
 
---- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, request (whose
--- is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape, bytes } }, wait, seconds,
+local function same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for key, value in each(a) do
+    if not same(value, b[key]) then return false end
+  end
+  for key in each(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
+
+local REPLACED = "the model was replaced by one of another signature"
+
+--- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, signature (by which
+-- it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape, bytes } }, wait, seconds,
 -- size (of its batch) }, or a status, why and Retry-After.
 function Model:compute(entry)
   setmetatable(entry, Entry)
   local ok, status, why, retry = self:admit(entry)
   if not ok then return status, why, retry end
+  if entry.signature ~= self.signature then return 503, REPLACED, 1 end -- while it was read
   if #self.queue >= self.limits.queue then
     return 429, ("%d requests wait already"):format(#self.queue), 1
   end
@@ -213,7 +239,7 @@ function Model:distribute(worker, at, size)
       local outputs = {}
       for k, output in ipairs(header.outputs) do
         local shape, first, n = output.shape, starts[k], output.bytes
-        if self.signature.batch then
+        if worker.signature.batch and total > 0 then -- none of the model: a reload may have come between
           shape = { unpack(shape) }
           shape[1] = entry.rows
           n = output.bytes / total * entry.rows
@@ -239,7 +265,7 @@ function Model:begin(request)
   local ok, status, why, retry = self:admit(entry)
   if not ok then return nil, status, why, retry end
   local worker = self.worker
-  if worker.state ~= "ready" then return nil, 503, "the model is loading", 1 end
+  if not self:is_ready() then return nil, 503, "the model is loading", 1 end
   if worker.asked >= self.limits.queue then
     return nil, 429, ("%d requests wait already"):format(worker.asked), 1
   end
@@ -314,27 +340,16 @@ function Model:hear(worker, kind, id, at, size)
   end
 end
 
-local function same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  for key, value in each(a) do
-    if not same(value, b[key]) then return false end
-  end
-  for key in each(b) do
-    if a[key] == nil then return false end
-  end
-  return true
-end
-
 -- Makes a worker that has loaded the model's own.
 function Model:install(worker)
-  if self.signature and not same(self.signature, worker.signature) then
+  if not same(self.signature, worker.signature) then
     for _, entry in ipairs(self.queue) do
       entry.retry = 1
-      entry:finish(503, "the model was replaced by one of another signature")
+      entry:finish(503, REPLACED)
     end
-    self.queue, self.rows = {}, 0
+    self.queue, self.rows, self.signature = {}, 0, worker.signature
   end
-  self.worker, self.signature = worker, worker.signature
+  self.worker = worker
   local most = worker.signature.batch and worker.signature.batch.max
   self.batching = { max_size = math.min(self.batching_asked.max_size, most or math.huge),
     max_delay_ms = self.batching_asked.max_delay_ms }
@@ -348,7 +363,11 @@ function Model:launch()
     function(...) self:lost(...) end)
   worker.loaded, worker.requests = front.condition(), {}
   self.coming = worker
-  worker:start()
+  local ok, message = pcall(worker.start, worker)
+  if not ok then
+    self.coming, worker.state = nil, "ended"
+    return nil, tostring(message)
+  end
   local deadline = front.now() + self.load_timeout
   while worker.state == "loading" do
     if not worker.loaded:wait(deadline - front.now()) then
@@ -356,8 +375,11 @@ function Model:launch()
     end
   end
   if self.coming == worker then self.coming = nil end
-  if worker.state == "ready" then return worker end
-  return nil, worker.why
+  if worker.state ~= "ready" then return nil, worker.why end
+  local dtype = not worker.signature.steps and kserve.unknown_dtype(worker.signature)
+  if not dtype then return worker end
+  worker:stop()
+  return nil, ("it has tensors of %s, which cannot be served"):format(dtype)
 end
 
 -- A worker has ended.
@@ -379,7 +401,7 @@ function Model:lost(worker, why, before)
   end
   worker.batch, worker.requests, worker.asked = nil, {}, 0
   if worker ~= self.worker or self.stopped then return end
-  if counts then io.stderr:write(("moth serve: the engine of %s has ended: %s\n"):format(self.name, why)) end
+  if counts then front.log(("moth serve: the engine of %s has ended: %s\n"):format(self.name, why)) end
   self.metrics:restart(self.name)
   self.worker = nil
   for _, entry in ipairs(self.queue) do
@@ -403,7 +425,7 @@ function Model:restart()
       self:install(worker)
       return
     end
-    io.stderr:write(("moth serve: the engine of %s does not start: %s\n"):format(self.name, why))
+    front.log(("moth serve: the engine of %s does not start: %s\n"):format(self.name, why))
   end
 end
 
@@ -420,8 +442,8 @@ end
 function Model:watch()
   while not self.stopped do
     front.sleep(math.min(1, self.step_timeout / 4))
-    for _, worker in ipairs { self.worker or false, self.leaving or false } do
-      if worker and worker.asked > 0 and front.now() - worker.heard > self.step_timeout then
+    for _, worker in ipairs(self:workers()) do
+      if worker.asked > 0 and front.now() - worker.heard > self.step_timeout then
         worker:kill(("no answer for %g s"):format(self.step_timeout))
       end
     end
@@ -429,14 +451,33 @@ function Model:watch()
 end
 
 --- Loads the model again in a new engine, and switches to it; the old one answers what it has. nil and why the old one
--- stays.
+-- stays. Those who ask during a reload share one that follows it: the file may be another by then.
 function Model:reload()
-  if self.switching then return nil, "a reload is under way" end
+  if not self.switching then return self:replace() end
+  local next_one = self.next_reload
+  if not next_one then
+    next_one = { over = front.condition() }
+    self.next_reload = next_one
+    while self.switching do front.sleep(0.01) end
+    self.next_reload = nil
+    next_one.result = { self:replace() }
+    next_one.over:signal()
+  end
+  while not next_one.result do next_one.over:wait() end
+  return unpack(next_one.result, 1, 2)
+end
+
+function Model:replace()
   self.switching = true
   local old = self.worker
   local function leave()
     if not old or old.state == "ended" then return end
-    old.leaving, self.leaving = true, old
+    local others = {}
+    for _, worker in ipairs(self.leaving) do
+      if worker.state ~= "ended" then others[#others + 1] = worker end
+    end
+    others[#others + 1] = old
+    old.leaving, self.leaving = true, others
     self:settle(old)
   end
   if self.reload_first == "stop_first" then
@@ -462,8 +503,11 @@ end
 
 --- Whether requests wait or are computed.
 function Model:is_busy()
-  return #self.queue > 0 or self.worker ~= nil and self.worker.asked > 0
-    or self.leaving ~= nil and self.leaving.state ~= "ended" and self.leaving.asked > 0
+  if #self.queue > 0 then return true end
+  for _, worker in ipairs(self:workers()) do
+    if worker.asked > 0 then return true end
+  end
+  return false
 end
 
 --- Ends the engines; what still waits gets 503.
@@ -471,15 +515,16 @@ function Model:stop()
   self.stopped = true
   for _, entry in ipairs(self.queue) do entry:finish(503, "the server stops") end
   self.queue = {}
-  for _, worker in ipairs { self.worker or false, self.coming or false, self.leaving or false } do
-    if worker and (worker.asked > 0 or worker.state == "loading") then
+  local workers = self:workers()
+  for _, worker in ipairs(workers) do
+    if worker.asked > 0 or worker.state == "loading" then
       worker:kill "the server stops"
-    elseif worker then
+    else
       worker:stop()
     end
   end
-  for _, worker in ipairs { self.worker or false, self.coming or false, self.leaving or false } do
-    while worker and worker.state ~= "ended" do front.sleep(0.005) end
+  for _, worker in ipairs(workers) do
+    while worker.state ~= "ended" do front.sleep(0.005) end
   end
 end
 

@@ -20,7 +20,7 @@ local function refuse(param, ...) error({ param = param, why = (...):format(sele
 local function number(low, high, whole)
   return function(v, name)
     if type(v) ~= "number" or v < low or v > high or whole and v ~= math.floor(v) then
-      refuse(name, "expected a %s from %g to %g", whole and "whole number" or "number", low, high)
+      refuse(name, whole and "expected a whole number from %.0f to %.0f" or "expected a number from %g to %g", low, high)
     end
     return v
   end
@@ -38,6 +38,7 @@ end
 
 local function stop(v, name)
   local list = type(v) == "table" and v or { v }
+  if #list == 0 and next(list) ~= nil then refuse(name, "expected a text or a list of texts") end
   if #list > 16 then refuse(name, "expected at most 16 texts") end
   for i, s in ipairs(list) do
     if text(s, ("%s[%d]"):format(name, i - 1)) == "" then refuse(name, "expected texts that are not empty") end
@@ -49,6 +50,7 @@ local function prompt(v, name)
   if type(v) == "string" then return text(v, name) end
   if type(v) ~= "table" or #v == 0 then refuse(name, "expected a text or a list of token ids") end
   if #v == 1 and type(v[1]) == "string" then return text(v[1], name) end
+  if #v == 1 and type(v[1]) == "table" and #v[1] > 0 then v = v[1] end
   for i, id in ipairs(v) do
     if type(id) ~= "number" or id < 0 or id >= 2 ^ 31 or id ~= math.floor(id) then
       refuse(("%s[%d]"):format(name, i - 1), "expected a token id; several prompts are several requests")
@@ -64,7 +66,7 @@ local function messages(v, name)
     local at = ("%s[%d]"):format(name, i - 1)
     if type(m) ~= "table" then refuse(at, "expected an object with role and content") end
     for key in each(m) do
-      if key ~= "role" and key ~= "content" and key ~= "name" then
+      if key ~= "role" and key ~= "content" and key ~= "name" and m[key] ~= json().null then
         refuse(at .. "." .. tostring(key), "there is no such field")
       end
     end
@@ -89,12 +91,38 @@ local function object(v, name)
   return v
 end
 
--- What does not change the answer here, with the values that are accepted.
+-- What does not change the answer here, with the values that are accepted; TRUE: any.
+local TRUE = {}
 local neutral = {
-  frequency_penalty = 0, presence_penalty = 0, best_of = 1, echo = false, store = false, parallel_tool_calls = true,
-  user = true, metadata = true, service_tier = true, safety_identifier = true, prompt_cache_key = true,
+  frequency_penalty = 0, presence_penalty = 0, best_of = 1, echo = false, store = false, parallel_tool_calls = TRUE,
+  user = TRUE, metadata = TRUE, service_tier = TRUE, safety_identifier = TRUE, prompt_cache_key = TRUE,
+  tools = { {} }, functions = { {} }, logit_bias = { {} }, tool_choice = { "none", "auto" }, suffix = "",
+  response_format = { { type = "text" } }, modalities = { { "text" } },
 }
-local any = { user = true, metadata = true, service_tier = true, safety_identifier = true, prompt_cache_key = true }
+
+local function equal(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for key, value in each(a) do
+    if not equal(value, b[key]) then return false end
+  end
+  for key in each(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
+
+-- Whether the value of a field says no more than its absence; else the value that would, as a text.
+local function is_neutral(name, value)
+  local accepted = neutral[name]
+  if accepted == nil then return false, "" end
+  if accepted == TRUE then return true end
+  if type(accepted) ~= "table" then accepted = { accepted } end
+  for _, one in ipairs(accepted) do
+    if equal(one, value) then return true end
+  end
+  local first = accepted[1]
+  return false, ", only " .. (type(first) == "table" and next(first) == nil and "an empty one" or json().encode(first))
+end
 
 local common = {
   max_tokens = number(1, 2 ^ 20, true), temperature = number(0, 2), top_p = number(0, 1),
@@ -102,8 +130,10 @@ local common = {
   stream_options = function(v, name)
     if type(v) ~= "table" then refuse(name, "expected an object") end
     for key, value in each(v) do
-      if key ~= "include_usage" then refuse(name .. "." .. tostring(key), "there is no such field") end
-      boolean(value, name .. ".include_usage")
+      if key ~= "include_usage" and key ~= "include_obfuscation" then
+        refuse(name .. "." .. tostring(key), "there is no such field")
+      end
+      boolean(value, name .. "." .. key)
     end
     return v
   end,
@@ -123,9 +153,9 @@ local function read(kind, body)
     if value == null then -- luacheck: ignore 542
     elseif reader then
       out[name] = reader(value, name)
-    elseif neutral[name] == nil or not any[name] and value ~= neutral[name] then
-      local usual = neutral[name] ~= nil and (", only %s"):format(tostring(neutral[name])) or ""
-      refuse(tostring(name), "is not supported here%s", usual)
+    else
+      local ok, usual = is_neutral(name, value)
+      if not ok then refuse(tostring(name), "is not supported here%s", usual) end
     end
   end
   local needed = kind == "chat" and "messages" or "prompt"
@@ -149,42 +179,56 @@ function M.error(status, message, param)
   return json().encode { error = { message = message, type = kind, param = param or json().null, code = json().null } }
 end
 
-local function whole(s) return B.is_text(s) and s or "\239\191\189" end
+-- A token as a text; bytes that are none are written out, so that different ones stay different.
+local function whole(s)
+  if B.is_text(s) then return s end
+  return "bytes:" .. s:gsub(".", function(c) return ("\\x%02x"):format(c:byte()) end)
+end
 
 local function chat_logprobs(list)
+  local function entry(token, logprob)
+    return { token = whole(token), logprob = logprob, bytes = #token > 0 and { token:byte(1, -1) } or EMPTY }
+  end
   local out = {}
   for i, t in ipairs(list) do
     local top = {}
-    for k, other in ipairs(t.top or {}) do
-      top[k] = { token = whole(other[1]), logprob = other[2], bytes = json().null }
-    end
-    out[i] = { token = whole(t.token), logprob = t.logprob, bytes = json().null,
-      top_logprobs = #top > 0 and top or EMPTY }
+    for k, other in ipairs(t.top or {}) do top[k] = entry(other[1], other[2]) end
+    out[i] = entry(t.token, t.logprob)
+    out[i].top_logprobs = #top > 0 and top or EMPTY
   end
   return { content = out }
 end
 
-local function completion_logprobs(list)
+-- at: characters of the answer before these tokens. Gives those behind them, too.
+local function completion_logprobs(list, at)
   local out = { tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {} }
-  local at = 0
   for i, t in ipairs(list) do
     out.tokens[i], out.token_logprobs[i], out.text_offset[i] = whole(t.token), t.logprob, at
-    at = at + #t.token
+    at = at + select(2, t.token:gsub("[^\128-\191]", ""))
     local top = {}
     for _, other in ipairs(t.top or {}) do top[whole(other[1])] = other[2] end
     out.top_logprobs[i] = next(top) and top or json().null
   end
-  return out
+  return out, at
 end
 
--- One choice, of a whole answer or an event.
-local function choice(request, index, piece_text, logprobs, finish, streamed, first)
+-- One choice, of a whole answer or an event. offsets: characters of each choice that were sent before.
+local function choice(request, index, piece_text, logprobs, finish, offsets, first)
   local c = { index = index, finish_reason = finish or json().null, logprobs = json().null }
   local chat = request.kind == "chat"
-  if logprobs and #logprobs > 0 then c.logprobs = (chat and chat_logprobs or completion_logprobs)(logprobs) end
+  if logprobs and #logprobs > 0 then
+    if chat then
+      c.logprobs = chat_logprobs(logprobs)
+    else
+      local before = offsets and offsets[index] or 0
+      local listed, at = completion_logprobs(logprobs, before)
+      c.logprobs = listed
+      if offsets then offsets[index] = at end
+    end
+  end
   if not chat then
     c.text = piece_text
-  elseif streamed then
+  elseif offsets then -- an event
     c.delta = { content = piece_text, role = first and "assistant" or nil }
   else
     c.message = { role = "assistant", content = piece_text }
@@ -220,6 +264,10 @@ local function next_piece(call, entry, waited)
   end
 end
 
+local function fail(call, status, why)
+  return call:fail(status, M.error(status, why), false, status == 503 and 1 or nil)
+end
+
 local function note_first(call, model, entry, waited)
   if waited.any then return end
   waited.any = true
@@ -238,9 +286,9 @@ local function answer_whole(call, model, request, entry)
     local piece, status, why = next_piece(call, entry, waited)
     if not piece then
       model:cancel(entry)
-      return call:fail(status, M.error(status, why))
+      return fail(call, status, why)
     end
-    if piece.error then return call:fail(piece.status or 500, M.error(piece.status or 500, piece.error)) end
+    if piece.error then return fail(call, piece.status or 500, piece.error) end
     note_first(call, model, entry, waited)
     local index = piece.index or 0
     if piece.text then table.insert(texts[index], piece.text) end
@@ -261,7 +309,7 @@ end
 local STREAM = { "content-type", "text/event-stream", "cache-control", "no-store" }
 
 local function answer_stream(call, model, request, entry)
-  local out, waited, begun, first = envelope(request, true), {}, false, {}
+  local out, waited, begun, first, offsets = envelope(request, true), {}, false, {}, {}
   local function event(t)
     if not begun then
       begun = true
@@ -275,10 +323,10 @@ local function answer_stream(call, model, request, entry)
     if not piece then
       model:cancel(entry)
       if begun then return call:ended(status) end
-      return call:fail(status, M.error(status, why))
+      return fail(call, status, why)
     end
     if piece.error then
-      if not begun then return call:fail(piece.status or 500, M.error(piece.status or 500, piece.error)) end
+      if not begun then return fail(call, piece.status or 500, piece.error) end
       call.request:write("data: " .. M.error(piece.status or 500, piece.error) .. "\n\n")
       call.request:finish()
       return call:ended(piece.status or 500)
@@ -287,7 +335,7 @@ local function answer_stream(call, model, request, entry)
     local index, ok = piece.index or 0, true
     if piece.text or piece.finish_reason then
       out.choices = { choice(request, index, piece.text or "", request.logprobs and piece.logprobs,
-        piece.finish_reason, true, not first[index]) }
+        piece.finish_reason, offsets, not first[index]) }
       out.usage = asked_usage and json().null or nil
       first[index] = true
       ok = event(out)
@@ -332,16 +380,23 @@ function M.complete(call, kind)
   return (request.stream and answer_stream or answer_whole)(call, model, request, entry)
 end
 
+local function described(call, name)
+  local signature = call.models[name] and call.models[name].signature
+  return signature and signature.steps and { id = name, object = "model", created = call.started, owned_by = "moth" }
+end
+
 --- Answers GET /v1/models.
 function M.list(call)
   local data = {}
-  for _, name in ipairs(call.names) do
-    local signature = call.models[name].signature
-    if signature and signature.steps then
-      data[#data + 1] = { id = name, object = "model", created = call.started, owned_by = "moth" }
-    end
-  end
+  for _, name in ipairs(call.names) do data[#data + 1] = described(call, name) or nil end
   return call:answer(200, encode { object = "list", data = #data > 0 and data or EMPTY })
+end
+
+--- Answers GET /v1/models/name.
+function M.retrieve(call, name)
+  local model = described(call, name)
+  if model then return call:answer(200, encode(model)) end
+  return call:fail(404, M.error(404, ("there is no language model '%s'"):format(name), "model"))
 end
 
 return M

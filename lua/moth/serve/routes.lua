@@ -3,7 +3,6 @@ local class = require "moth.class"
 local front = require "moth.serve.front"
 local kserve = require "moth.serve.kserve"
 local openai = require "moth.serve.openai"
-local values = require "moth.serve.values"
 
 local M = {}
 
@@ -44,7 +43,11 @@ function Call:fail(status, text, close, retry)
     or JSON, close)
 end
 
-function Call:refuse(status, message, close, retry) self:fail(status, error_text(message), close, retry) end
+--- Says why there is no answer, in the protocol of the path.
+function Call:refuse(status, message, close, retry)
+  local text = self.request.path:find "^/v1/" and openai.error(status, message) or error_text(message)
+  self:fail(status, text, close, retry)
+end
 
 -- ---- who may ask -----------------------------------------------------------------------------------------
 
@@ -79,8 +82,7 @@ local function may_ask(call)
   if server.token and not open_paths[request.path] then
     local given = (request:header "authorization" or ""):match "^[Bb]earer +(%S+)$" or ""
     if not M.same_text(given, server.token) then
-      call:fail(401, request.path:find "^/v1/" and openai.error(401, "the token is missing or wrong")
-        or error_text "the token is missing or wrong", true)
+      call:refuse(401, "the token is missing or wrong", true)
       return false
     end
   end
@@ -136,7 +138,7 @@ local function infer(call, name)
   if sig.steps then return call:refuse(400, ("'%s' is a language model: POST /v1/completions"):format(name)) end
   local entry, message = kserve.read(sig, body, call.request:header "inference-header-content-length")
   if not entry then return call:refuse(400, message) end
-  entry.request = call.request
+  entry.request, entry.signature = call.request, sig
   local code, result, retry = model:compute(entry)
   if code ~= 200 then return call:refuse(code, result, false, retry) end
   call.metrics:computed(name, result.wait, result.seconds)
@@ -166,8 +168,12 @@ local routes = {
   { "GET", "^/v2/models/([^/]+)$", model_metadata },
   { "GET", "^/v2/models/([^/]+)/ready$", model_ready },
   { "POST", "^/v2/models/([^/]+)/infer$", infer },
+  { "GET", "^/v2/models/([^/]+)/versions/1$", model_metadata },
+  { "GET", "^/v2/models/([^/]+)/versions/1/ready$", model_ready },
+  { "POST", "^/v2/models/([^/]+)/versions/1/infer$", infer },
   { "GET", "^/metrics$", metrics },
   { "GET", "^/v1/models$", openai.list },
+  { "GET", "^/v1/models/([^/]+)$", openai.retrieve },
   { "POST", "^/v1/completions$", function(call) return openai.complete(call, "completion") end },
   { "POST", "^/v1/chat/completions$", function(call) return openai.complete(call, "chat") end },
 }
@@ -202,7 +208,7 @@ local function traced(message) return debug.traceback(tostring(message), 2) end
 local function guarded(call, fn, list)
   local ok, message = xpcall(fn, traced, call, list)
   if not ok then
-    io.stderr:write("moth serve: ", message, "\n")
+    front.log("moth serve: ", message, "\n")
     if not call.request.status then call:refuse(500, "an error of the server's own; its log says more", true) end
     call:ended(500)
   end
@@ -243,15 +249,6 @@ function M.admin(server)
   return function(request)
     local call = Call(server, request)
     guarded(call, route, admin)
-  end
-end
-
---- Whether the dtypes of a signature can be written on the wire; else the one that cannot.
-function M.unknown_dtype(sig)
-  for _, list in ipairs { sig.inputs or {}, sig.outputs or {} } do
-    for _, t in ipairs(list) do
-      if not values.wire_name(t.dtype) then return t.dtype end
-    end
   end
 end
 

@@ -12,15 +12,20 @@ local Spawned = class "SpawnedServer"
 local BOOT = 'os.exit(require("moth.serve.command").child())'
 local START = 120 -- seconds in which it must be ready
 
--- Reads what the process prints, for at most `seconds`.
+-- Reads what the process prints, for at most `seconds`; whether there was something.
 local function pump(self, seconds)
   local fds = {}
   for _, name in ipairs { "out", "err" } do
     if self[name] then fds[#fds + 1] = self[name] end
   end
-  if #fds == 0 then return P.wait({}, seconds) end
+  if #fds == 0 then
+    P.wait({}, seconds)
+    return false
+  end
+  local some = false
   for _, fd in ipairs(P.wait(fds, seconds)) do
     local bytes = P.read(fd)
+    some = some or bytes ~= nil
     if not bytes then
       P.close(fd)
       if fd == self.out then self.out = nil else self.err = nil end
@@ -30,6 +35,7 @@ local function pump(self, seconds)
       self.log = (self.log .. bytes):sub(-65536)
     end
   end
+  return some
 end
 
 function Spawned:__init(options)
@@ -75,7 +81,7 @@ end
 
 --- What it has printed on standard error, at most the last 64 KB.
 function Spawned:messages()
-  pump(self, 0)
+  while pump(self, 0) do end -- luacheck: ignore 542
   return self.log
 end
 

@@ -27,12 +27,12 @@ function Worker:relay(fd)
       local bytes = P.read(fd)
       if not bytes then break end
       rest = (rest .. bytes):gsub("([^\n]*)\n", function(line)
-        io.stderr:write("[", self.name, "] ", line, "\n")
+        front.log("[", self.name, "] ", line, "\n")
         return ""
       end)
       if #rest > 65536 then rest = rest:sub(-1024) end
     end
-    if rest ~= "" then io.stderr:write("[", self.name, "] ", rest, "\n") end
+    if rest ~= "" then front.log("[", self.name, "] ", rest, "\n") end
     front.forget(fd)
     P.close(fd)
   end)
