@@ -13,6 +13,7 @@ local engine = require "moth.serve.engine"
 local frames = require "moth.serve.frames"
 local front = require "moth.serve.front"
 local kserve = require "moth.serve.kserve"
+local values = require "moth.serve.values"
 local Worker = require "moth.serve.worker"
 
 local REMEMBER = 600 -- seconds for which a request is held against itself
@@ -95,22 +96,11 @@ end
 
 function Model:is_ready() return self.worker ~= nil and self.worker.state == "ready" end
 
-local function same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  for key, value in each(a) do
-    if not same(value, b[key]) then return false end
-  end
-  for key in each(b) do
-    if a[key] == nil then return false end
-  end
-  return true
-end
-
 local REPLACED = "the model was replaced by one of another signature"
 
 --- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, signature (by which
--- it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape, bytes } }, wait, seconds,
--- size (of its batch) }, or a status, why and Retry-After.
+-- it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape,
+-- bytes } }, wait, seconds, size (of its batch) }, or a status, why and Retry-After.
 function Model:compute(entry)
   setmetatable(entry, Entry)
   local ok, status, why, retry = self:admit(entry)
@@ -342,7 +332,7 @@ end
 
 -- Makes a worker that has loaded the model's own.
 function Model:install(worker)
-  if not same(self.signature, worker.signature) then
+  if not values.same(self.signature, worker.signature) then
     for _, entry in ipairs(self.queue) do
       entry.retry = 1
       entry:finish(503, REPLACED)

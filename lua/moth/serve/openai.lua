@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local front = require "moth.serve.front"
 local each = require "moth.each"
 local kserve = require "moth.serve.kserve"
+local values = require "moth.serve.values"
 
 local M = {}
 
@@ -20,7 +21,8 @@ local function refuse(param, ...) error({ param = param, why = (...):format(sele
 local function number(low, high, whole)
   return function(v, name)
     if type(v) ~= "number" or v < low or v > high or whole and v ~= math.floor(v) then
-      refuse(name, whole and "expected a whole number from %.0f to %.0f" or "expected a number from %g to %g", low, high)
+      refuse(name, "expected a %s", (whole and "whole number from %.0f to %.0f" or "number from %g to %g"):format(low,
+        high))
     end
     return v
   end
@@ -100,17 +102,6 @@ local neutral = {
   response_format = { { type = "text" } }, modalities = { { "text" } },
 }
 
-local function equal(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  for key, value in each(a) do
-    if not equal(value, b[key]) then return false end
-  end
-  for key in each(b) do
-    if a[key] == nil then return false end
-  end
-  return true
-end
-
 -- Whether the value of a field says no more than its absence; else the value that would, as a text.
 local function is_neutral(name, value)
   local accepted = neutral[name]
@@ -118,7 +109,7 @@ local function is_neutral(name, value)
   if accepted == TRUE then return true end
   if type(accepted) ~= "table" then accepted = { accepted } end
   for _, one in ipairs(accepted) do
-    if equal(one, value) then return true end
+    if values.same(one, value) then return true end
   end
   local first = accepted[1]
   return false, ", only " .. (type(first) == "table" and next(first) == nil and "an empty one" or json().encode(first))

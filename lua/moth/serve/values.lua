@@ -1,6 +1,7 @@
 --- Elements of tensors between JSON and bytes, and the names of dtypes on the wire. No ops: the front never computes.
 local ffi = require "ffi"
 local bit = require "bit"
+local each = require "moth.each"
 require "moth_lua" -- loads the library
 
 ffi.cdef [[
@@ -24,12 +25,24 @@ local types = { -- moth's dtype: name on the wire, bytes, C type, least and grea
   float32 = { "FP32", 4, "float" }, float64 = { "FP64", 8, "double" },
 }
 local arrays, pointers = {}, {}
-for name, t in require("moth.each")(types) do
+for name, t in each(types) do
   arrays[name], pointers[name] = ffi.typeof(t[3] .. "[?]"), ffi.typeof("const " .. t[3] .. " *")
 end
 
 --- The name of a dtype on the wire; nil: it cannot be served.
 function M.wire_name(dtype) return types[dtype] and types[dtype][1] end
+
+--- Whether two values of JSON are equal.
+function M.same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for key, value in each(a) do
+    if not M.same(value, b[key]) then return false end
+  end
+  for key in each(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
 
 --- Bytes of an element.
 function M.size(dtype) return types[dtype][2] end
