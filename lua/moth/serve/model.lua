@@ -98,8 +98,8 @@ function Model:is_ready() return self.worker ~= nil and self.worker.state == "re
 
 local REPLACED = "the model was replaced by one of another signature"
 
---- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, signature (by which
--- it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape,
+--- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, signature (by
+-- which it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape,
 -- bytes } }, wait, seconds, size (of its batch) }, or a status, why and Retry-After.
 function Model:compute(entry)
   setmetatable(entry, Entry)
