@@ -125,7 +125,8 @@ local function check_server(server)
 end
 
 local function announce(server)
-  print(("moth serve: ready on http://%s:%d"):format(server.host, server.port))
+  local host = server.host:find(":", 1, true) and "[" .. server.host .. "]" or server.host
+  print(("moth serve: ready on http://%s:%d"):format(host, server.port))
   io.stdout:flush()
 end
 

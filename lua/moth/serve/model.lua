@@ -99,8 +99,8 @@ function Model:is_ready() return self.worker ~= nil and self.worker.state == "re
 local REPLACED = "the model was replaced by one of another signature"
 
 --- Computes a request: parts (bytes of its inputs), key (dtypes and shapes but for the batch), rows, signature (by
--- which it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype, shape,
--- bytes } }, wait, seconds, size (of its batch) }, or a status, why and Retry-After.
+-- which it was read), request (whose is_gone says whether its client has left). Returns 200 and { outputs = { { dtype,
+-- shape, bytes } }, wait, seconds, size (of its batch) }, or a status, why and Retry-After.
 function Model:compute(entry)
   setmetatable(entry, Entry)
   local ok, status, why, retry = self:admit(entry)
@@ -356,7 +356,7 @@ function Model:launch()
   local ok, message = pcall(worker.start, worker)
   if not ok then
     self.coming, worker.state = nil, "ended"
-    return nil, tostring(message)
+    return nil, (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""))
   end
   local deadline = front.now() + self.load_timeout
   while worker.state == "loading" do
