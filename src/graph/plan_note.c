@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "graph/plan_steps.h"
+#include "graph/trace.h"
 
 static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory");
@@ -34,34 +35,9 @@ static bool find_value(const MothPlan *p, const MothTensor *t, uint32_t *id) {
   return t->number < p->nvalues && p->values[t->number].fake == t;
 }
 
-static bool copy_arg(MothValue *to, const MothValue *v) {
-  *to = *v;
-  if (v->tag == MOTH_V_INTS) {
-    int64_t *ints = malloc(sizeof(int64_t) * ((size_t)v->n + 1));
-    if (ints && v->n)
-      memcpy(ints, v->u.ints, sizeof(int64_t) * v->n);
-    to->u.ints = ints;
-    return ints != NULL;
-  }
-  if (v->tag == MOTH_V_STRING)
-    return (to->u.s = strdup(v->u.s)) != NULL;
-  if (v->tag == MOTH_V_GENERATOR)
-    moth_generator_retain(v->u.g);
-  if (v->tag == MOTH_V_TENSOR || v->tag == MOTH_V_TENSORS)
-    to->u.t = NULL;
-  return true;
-}
-
 void moth_plan_free_call(MothPlanCall *c) {
-  for (int i = 0; c->args && i < c->op->nargs; i++) {
-    MothValue v = c->args[i];
-    if (v.tag == MOTH_V_INTS)
-      free((void *)(uintptr_t)v.u.ints);
-    else if (v.tag == MOTH_V_STRING)
-      free((void *)(uintptr_t)v.u.s);
-    else if (v.tag == MOTH_V_GENERATOR)
-      moth_generator_release(v.u.g);
-  }
+  for (int i = 0; c->args && i < c->op->nargs; i++)
+    moth_trace_value_free(c->args[i]);
   free(c->args);
   free(c->refs);
   free(c->numbers);
@@ -136,7 +112,7 @@ static MothStatus add_noted(const Noting *n, const MothCall *c) {
   if (!to->args)
     return no_memory();
   for (int i = 0; i < c->op->nargs; i++)
-    if (!copy_arg(&to->args[i], &c->args[i]))
+    if (!moth_trace_value_copy(&to->args[i], &c->args[i]))
       return no_memory();
   MOTH_TRY(add_refs(p, to, c));
   to->args_at = p->nargs;
@@ -265,7 +241,7 @@ static MothStatus bind_number(MothPlan *p, const MothTraceArg *a, const MothValu
   p->bound = more;
   more[p->nbound].number = a->number - 1;
   const MothValue *v = numbers ? &numbers[a->number - 1] : &a->value;
-  if (!copy_arg(&more[p->nbound].value, v))
+  if (!moth_trace_value_copy(&more[p->nbound].value, v))
     return no_memory();
   p->nbound++;
   return MOTH_OK;

@@ -470,11 +470,7 @@ static int aot_run(lua_State *L) {
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
-  lua_createtable(L, (int)noutputs, 0);
-  for (uint32_t i = 0; i < noutputs; i++) {
-    moth_lua_push_tensor(L, outputs[i]);
-    lua_rawseti(L, -2, (int)i + 1);
-  }
+  moth_lua_push_tensors(L, outputs, noutputs);
   return 1;
 }
 

@@ -452,11 +452,7 @@ static int c_graph_run(lua_State *L) {
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
-  lua_createtable(L, (int)noutputs, 0);
-  for (uint32_t i = 0; i < noutputs; i++) {
-    moth_lua_push_tensor(L, outputs[i]);
-    lua_rawseti(L, -2, (int)i + 1);
-  }
+  moth_lua_push_tensors(L, outputs, noutputs);
   return 1;
 }
 
@@ -468,11 +464,7 @@ static int c_copies(lua_State *L) {
   MothStatus s = moth_tensor_copies(list, n, out);
   if (s)
     return moth_lua_raise(L, s);
-  lua_createtable(L, (int)n, 0);
-  for (uint32_t i = 0; i < n; i++) {
-    moth_lua_push_tensor(L, out[i]);
-    lua_rawseti(L, -2, (int)i + 1);
-  }
+  moth_lua_push_tensors(L, out, n);
   return 1;
 }
 

@@ -126,6 +126,14 @@ void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
   count_handle(L);
 }
 
+void moth_lua_push_tensors(lua_State *L, MothTensor **list, uint32_t n) {
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    moth_lua_push_tensor(L, list[i]);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+}
+
 void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
   if (__builtin_expect(moth_lua_is_leaf(t), 0)) {
     moth_lua_push_tensor(L, t);

@@ -70,6 +70,8 @@ int64_t moth_lua_check_integer(lua_State *L, int idx, double low, double high);
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what);
 /* Pushes a handle that takes over one reference of t. */
 void moth_lua_push_tensor(lua_State *L, MothTensor *t);
+/* Pushes a list of n handles that take over one reference each. */
+void moth_lua_push_tensors(lua_State *L, MothTensor **list, uint32_t n);
 /* The same with the metatable at index `meta` (an upvalue is found faster than the registry's). */
 void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta);
 void moth_lua_push_tensor_meta(lua_State *L);
