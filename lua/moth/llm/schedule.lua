@@ -13,6 +13,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Cache = require "moth.llm.cache"
+local generate = require "moth.models.generate"
 local sample = require "moth.llm.sample"
 
 local Scheduler = class "llm.Scheduler"
@@ -56,13 +57,7 @@ function Scheduler:add(o)
       check.fail("[%s] ids[%d] is %s; this model's ids are from 1 to %d", where, i, tostring(id), V)
     end
   end
-  check.number(where, "temperature", r.temperature, 0)
-  if not (r.top_p > 0 and r.top_p <= 1) then
-    check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, r.top_p)
-  end
-  if r.repetition_penalty <= 0 then
-    check.fail("[%s] repetition_penalty must be above 0, got %g", where, r.repetition_penalty)
-  end
+  generate.check_sampling(where, r)
   if #r.ids > most then
     check.fail("[%s] a prompt of %d tokens; the model can look at %d", where, #r.ids, most)
   end

@@ -50,10 +50,8 @@ local function pick(logits, idx, mask, o)
   return moth.multinomial(logits:softmax(2), 1, { generator = o.generator })
 end
 
-local function check_options(where, model, o)
-  if o.idx:dim() ~= 2 or o.idx:size(2) == 0 then
-    check.fail("[%s] idx must be tokens (B, T) with T of at least 1, got %s", where, tostring(o.idx:size()))
-  end
+--- Raises where the options by which tokens are drawn are none; where: the function that got them.
+function M.check_sampling(where, o)
   check.number(where, "temperature", o.temperature, 0)
   if not (o.top_p > 0 and o.top_p <= 1) then
     check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, o.top_p)
@@ -61,6 +59,13 @@ local function check_options(where, model, o)
   if o.repetition_penalty <= 0 then
     check.fail("[%s] repetition_penalty must be above 0, got %g", where, o.repetition_penalty)
   end
+end
+
+local function check_options(where, model, o)
+  if o.idx:dim() ~= 2 or o.idx:size(2) == 0 then
+    check.fail("[%s] idx must be tokens (B, T) with T of at least 1, got %s", where, tostring(o.idx:size()))
+  end
+  M.check_sampling(where, o)
   local mask = o.attention_mask
   if mask and tostring(mask:size()) ~= tostring(o.idx:size()) then
     check.fail("[%s] attention_mask must have the shape of idx, %s, got %s", where, tostring(o.idx:size()),
