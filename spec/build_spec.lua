@@ -36,6 +36,18 @@ describe("the build", function()
     end
   end)
 
+  it("gives clang no flag that it does not know", function()
+    if not run("command -v clang"):match("clang") then return pending("there is no clang") end
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local f = assert(io.open(path, "w"))
+    f:write("include Makefile\nflags:\n\t@echo $(OPT_CORE) $(OPT_KERN) $(OPT_generic) $(KERN_FLAGS) $(EDGE_OPT_KERN)\n")
+    f:close()
+    local text, ok = run("echo 'int x;' | clang $(make -s -f %s CC=clang flags) -fsyntax-only -x c -", path)
+    assert.is_true(ok, text)
+    assert.equal("", text)
+  end)
+
   it("runs by busted alone, and skips what needs a GPU with the reason #M509 #noasan", function()
     if os.getenv("MOTH_CUDA") == "emu" then return pending("the emulation is a GPU") end
     local text, ok = run("MOTH_BUILD=%s MOTH_LUAJIT_WARNING=0 busted spec/utils/system_spec.lua", build)
