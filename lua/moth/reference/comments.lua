@@ -147,9 +147,8 @@ function M.of_field(module, name, f)
   end
 end
 
---- The comment at the head of the file of the module that is loaded under the name `path`, or nil.
-function M.of_module(module, path)
-  if package.loaded[path] ~= module then return nil end
+--- The comment at the head of the file that gives this module, or nil.
+function M.of_module(module)
   local _, lines = file_of(module)
   return lines and M.head(lines)
 end

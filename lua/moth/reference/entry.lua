@@ -103,14 +103,15 @@ function M.of(path, value)
   if type(value) ~= "table" or type(mt) == "table" and rawget(mt, "__tostring") then return nil end
   local name = type(mt) == "table" and rawget(mt, "__module_name")
   if not name then
-    return { path = path, kind = "module", head = path .. ": a table", fields = { "has:", M.fields(value) } }
+    return { path = path, kind = "module", head = path .. ": a table", doc = comments.of_module(value),
+      fields = { "has:", M.fields(value) } }
   end
   local members = {}
   for i, field in ipairs(M.fields(value)) do
     local ok, member = pcall(function() return value[field] end)
     members[i] = { field, ok and member ~= nil and M.first_sentence(M.doc(path .. "." .. field, member)) or "" }
   end
-  return { path = path, kind = "module", head = "module " .. path, doc = comments.of_module(value, name),
+  return { path = path, kind = "module", head = "module " .. path, doc = comments.of_module(value),
     members = members }
 end
 
@@ -124,7 +125,7 @@ end
 function M.doc(path, value)
   local mt = type(value) == "table" and not M.is_class(value) and debug.getmetatable(value)
   local name = type(mt) == "table" and rawget(mt, "__module_name")
-  if name then return comments.of_module(value, name) end
+  if name then return comments.of_module(value) end
   local found = M.of(path, value)
   return found and found.doc
 end
