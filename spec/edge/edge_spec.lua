@@ -77,6 +77,13 @@ describe("moth.edge", function()
     local session = exported(fn, { x:clone() })
     same({ fn(x:clone()) }, { session(x) })
     assert.equal(-1, x[1][2]:item()) -- the caller's memory is not written to
+    local function step(p, g)
+      require("moth_lua").ops.sgd_step({ p }, { g }, {}, 0.1, 0, 0, 0, false, false, false) -- in a list
+      return p * 1
+    end
+    local g = moth.ones(2, 3)
+    session = exported(step, { x:clone(), g })
+    same({ step(x:clone(), g) }, { session(x, g) })
   end)
 
   it("takes empty tensors, several inputs and outputs, and other dtypes", function()
@@ -162,6 +169,8 @@ describe("moth.edge", function()
     fails("give them memory of their own", exported, Twice(), { moth.ones(4) })
     fails("native_fft_r2c %(.*edge_spec.lua:%d+%): the edge library has no complex numbers", exported,
       function(a) return moth.fft.rfft(a):abs() end, { x })
+    fails("input z is complex64: the edge library has no complex", exported, function(z) return z:abs() end,
+      { moth.randn(2, { dtype = moth.complex64 }) })
     fails("got 2 names", exported, function(a) return a + 1 end, { x }, nil, { output_names = { "a", "b" } })
   end)
 
@@ -232,22 +241,41 @@ describe("the edge library", function()
     local at = build .. "/edge-spec/"
     assert.truthy(run(("%sedge-run %scnn.mte"):format(at, at)):find("x1: float32 [2 (batch), 1, 14, 14]", 1, true))
     assert.truthy(run(("%sedge-run -d batch=9 %scnn.mte -"):format(at, at)):find("batch is 9, outside its range"))
+    assert.truthy(run(("%sedge-run -d batch=x %scnn.mte"):format(at, at)):find("-d batch=x: expected a size", 1, true))
+    assert.truthy(run(("%sedge-run README.md"):format(at)):find("this is no file of moth.edge.export", 1, true))
     exported(function(x) return x:erfinv() end, { moth.rand(3) })
     assert.truthy(run(("%sedge-run %s"):format(at, file)):find("this library has no op erfinv"))
     exported(function(x) return x:relu() end, { moth.rand(3, { dtype = moth.float64 }) })
     assert.truthy(run(("%sedge-run %s"):format(at, file)):find("float64; build it with OPS_OF naming"))
   end)
 
-  it("has the kernels that int8 models need, where OPS_OF names one", function()
-    local q, folder = moth.quantization, file .. ".gen"
-    local model = q.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)):eval(), { nn.Linear })
-    agrees(model, { moth.randn(2, 8) })
-    local said = run(("mkdir -p %s/kernels && %s src/ops/gen.lua %s --edge '' %s"):format(folder,
-      os.getenv "LUAJIT" or "luajit", folder, file))
-    assert.equal("rc=0\n", said)
+  -- What the generator says, and the sources it lists.
+  local function generated(dtypes, models)
+    local folder = file .. ".gen"
+    local said = run(("mkdir -p %s/kernels && %s src/ops/gen.lua %s --edge '%s' '%s'"):format(folder,
+      os.getenv "LUAJIT" or "luajit", folder, dtypes, models))
     local sources = read(folder .. "/sources.mk")
     os.execute("rm -r " .. folder)
+    return said, sources
+  end
+
+  it("has the kernels that int8 models and those of 16 bits need, where OPS_OF names one", function()
+    local q = moth.quantization
+    local model = q.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)):eval(), { nn.Linear })
+    agrees(model, { moth.randn(2, 8) })
+    local said, sources = generated("", file)
+    assert.equal("rc=0\n", said)
     for _, name in ipairs { "int8.c", "int8_product.c" } do assert.truthy(sources:find(name, 1, true), name) end
+    agrees(function(x) return (x * 2):tanh() end, { moth.randn(3):half() })
+    said, sources = generated("", file)
+    assert.equal("rc=0\n", said)
+    assert.truthy(sources:find("half_float16_generic.c", 1, true))
+  end)
+
+  it("is not built with dtypes that there are not, nor of ops that need LAPACK", function()
+    assert.truthy(generated("float32 flot64", ""):find("the library has no dtype 'flot64'", 1, true))
+    exported(function(x) return moth.linalg.cholesky(x) end, { moth.eye(3) })
+    assert.truthy(generated("", file):find("'linalg_cholesky_ex' needs LAPACK", 1, true))
   end)
 
   it("is small, and has no names but its own #M420", function()

@@ -30,7 +30,7 @@ static int read_options(int argc, char **argv, Options *o) {
   for (int i = 1; i < argc; i++) {
     if (argv[i][0] == '-' && argv[i][1] == 'd' && i + 1 < argc && o->ndims < 64)
       o->dims[o->ndims++] = argv[++i];
-    else if (argv[i][0] == '-' && argv[i][1] == 'n' && i + 1 < argc)
+    else if (argv[i][0] == '-' && argv[i][1] == 'n' && i + 1 < argc && atoi(argv[i + 1]) > 0)
       o->runs = atoi(argv[++i]);
     else if (n == 3 || (argv[i][0] == '-' && argv[i][1]))
       return usage();
@@ -82,7 +82,12 @@ static int set_dims(const MothModel *m, const Options *o, int64_t *dims) {
       fprintf(stderr, "edge-run: the model has no dimension '%s'\n", o->dims[k]);
       return 1;
     }
-    dims[i] = atoll(eq + 1);
+    char *end;
+    dims[i] = strtoll(eq + 1, &end, 10);
+    if (end == eq + 1 || *end) {
+      fprintf(stderr, "edge-run: -d %s: expected a size\n", o->dims[k]);
+      return 1;
+    }
   }
   return 0;
 }

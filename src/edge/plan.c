@@ -187,6 +187,11 @@ static bool is_inference(const MothEdgeCall *c) {
   return false;
 }
 
+static bool may_write(const MothModel *m, uint32_t value) {
+  const MothEdgeValue *root = &m->values[m->values[value].root];
+  return root->kind == MOTH_EDGE_MADE || root->initial;
+}
+
 /* What a call writes to lies in memory of the model. */
 static MothStatus check_written(const MothModel *m, const MothEdgeCall *c) {
   if (is_inference(c))
@@ -197,9 +202,10 @@ static MothStatus check_written(const MothModel *m, const MothEdgeCall *c) {
       continue;
     if (a->kind == MOTH_ARG_PLAIN && a->plain.tag == MOTH_V_NONE)
       continue;
-    const MothEdgeValue *root =
-        a->kind == MOTH_ARG_VALUE ? &m->values[m->values[a->value].root] : NULL;
-    if (!root || (root->kind != MOTH_EDGE_MADE && !root->initial))
+    bool ok = a->kind == MOTH_ARG_VALUES || (a->kind == MOTH_ARG_VALUE && may_write(m, a->value));
+    for (uint32_t k = 0; a->kind == MOTH_ARG_VALUES && k < a->n; k++)
+      ok = ok && may_write(m, a->values[k]);
+    if (!ok)
       return moth_fail(MOTH_ERR_VALUE, "[edge] it writes to an input or a constant");
     if (moth_tensor_self_overlaps(&m->values[a->value].t))
       return moth_fail(MOTH_ERR_VALUE,

@@ -51,7 +51,11 @@ static MothStatus load(MothModel *m) {
   MOTH_TRY(moth_edge_check_cpu());
   if ((uintptr_t)m->bytes % 8)
     return moth_fail(MOTH_ERR_VALUE, "[edge] the bytes of a model must begin at a multiple of 8");
-  MOTH_TRY(moth_safetensors_parse(m->bytes, m->nbytes, &m->file));
+  MothStatus s = moth_safetensors_parse(m->bytes, m->nbytes, &m->file);
+  if (s != MOTH_OK) {
+    moth_error_prefix("[edge] this is no file of moth.edge.export: ");
+    return s;
+  }
   const char *format = metadata(m->file, "format"), *program = metadata(m->file, "graph");
   if (!format || !program || strncmp(format, "moth.edge ", 10) != 0)
     return moth_fail(MOTH_ERR_VALUE, "[edge] this is no file of moth.edge.export%s",
@@ -207,6 +211,8 @@ static MothStatus run_range(MothModel *m, uint32_t begin, uint32_t end, bool all
     moth_scratch_reset();
     if (s == MOTH_OK)
       moth_edge_keep_made(m, &m->calls[i]);
+    if (s == MOTH_ERR_MEMORY && !all) /* the arena has what a run on zeros took */
+      s = moth_fail(s, "it needs more memory for these elements than the model was measured with");
     if (s != MOTH_OK && !all) {
       moth_error_prefix("[edge] call %u of %s: ", i + 1, moth_edge_name(&m->calls[i]));
       return s;

@@ -57,14 +57,18 @@ local function is_gradient(op, ops)
   return true
 end
 
+local function needs_lapack(op, texts, home)
+  local path = home[op.cpu]
+  return path and closure({ path }, texts, home)["kernels/cpu/lapack.c"]
+end
+
 -- Whether a program without gradients may call it, and nothing else is needed for it.
 local function is_common(op, ops, texts, home)
   if op.kind == "effect" or op.kind == "random" or op.draws and not op.name:find "^attention" then return false end
   if op.name:find "_int8" then return false end -- of dtypes that it has not
   if is_gradient(op, ops) or op.kind == "extern" and op.internal then return false end
   if op.name:find "^special_" or op.family == "amp" or op.family == "optim" then return false end
-  local path = home[op.cpu]
-  return not (path and closure({ path }, texts, home)["kernels/cpu/lapack.c"])
+  return not needs_lapack(op, texts, home)
 end
 
 -- Whether the library can run it at all: views, and ops with a kernel whose results' sizes follow from their arguments.
@@ -85,6 +89,9 @@ local function choose(ops, by_name, names, texts, home)
     local op = by_name[name]
     if not op then error("make edge: there is no op '" .. name .. "'", 0) end
     if not is_possible(op) then error("make edge: '" .. name .. "' cannot be part of the library", 0) end
+    if needs_lapack(op, texts, home) then
+      error("make edge: '" .. name .. "' needs LAPACK: it cannot be part of the library", 0)
+    end
     list[#list + 1] = op
   end
   table.sort(list, function(a, b) return a.name < b.name end)
@@ -155,6 +162,11 @@ function M.write(ops, by_name, sources, files, dtype_names, models, write)
   local texts, home = reader_of(files, sources.read)
   local names
   if models ~= "" then names, dtype_names = needs_of(models) end
+  for name in dtype_names:gmatch "%S+" do
+    local known = false
+    for _, d in ipairs(dtypes) do known = known or d.name == name and d.class ~= "complex" end
+    if not known then error("make edge: EDGE_DTYPES: the library has no dtype '" .. name .. "'", 0) end
+  end
   local list = choose(ops, by_name, names, texts, home)
   local first, known = { home.moth_cpu_copy }, {}
   for _, op in ipairs(list) do

@@ -245,7 +245,7 @@ local function write_typed(sources, write, o)
     for _, d in ipairs(dtypes) do
       local own = {}
       for _, k in ipairs(has_all(d) and kernels or {}) do
-        if k.is_for(d, family.name) and (not o.calls or o.calls(k.name)) then own[#own + 1] = k end
+        if k.is_for(d, family.name) and (not k.member or not o.calls or o.calls(k.name)) then own[#own + 1] = k end
       end
       local copies = family.name == "copy" and has(d)
       for _, isa in ipairs((#own > 0 or copies) and isas_of(d, o) or {}) do

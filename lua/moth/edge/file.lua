@@ -285,7 +285,10 @@ function Writer:copy_inputs(calls)
     local written = {}
     for _, id in ipairs(call.targets) do written[#written + 1] = id end
     for _, i in ipairs((call.control or is_inference(call)) and {} or call.writes) do
-      if call.args[i] and call.args[i][1] == "value" then written[#written + 1] = call.args[i][2] end
+      local a = call.args[i] or {}
+      for _, id in ipairs(a[1] == "value" and { a[2] } or a[1] == "values" and a[2] or {}) do
+        written[#written + 1] = id
+      end
     end
     for _, id in ipairs(written) do
       self:may_write(call, id)
@@ -550,7 +553,17 @@ local function output_names(count, given)
   return names
 end
 
-local function check_program()
+local function check_program(ep)
+  for name, s in each(ep.held) do
+    if s.tensor:is_complex() then
+      check.fail("[edge.export] %s is %s: the edge library has no complex numbers", name, s.tensor:dtype().name)
+    end
+  end
+  for _, input in ipairs(ep.program.inputs) do
+    if input.dtype:find "^complex" then
+      check.fail("[edge.export] input %s is %s: the edge library has no complex numbers", input.name, input.dtype)
+    end
+  end
   if moth.get_default_dtype().name ~= "float32" then
     check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
       moth.get_default_dtype().name)
@@ -562,7 +575,7 @@ M.check_program = check_program
 -- dtypes for
 -- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
-  check_program()
+  check_program(ep)
   local low = records.at_sizes(ep.program, function(point)
     return lowered(ep.program, ep.tensors, point)
   end, function(list, points, _, follow)
