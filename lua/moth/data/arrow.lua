@@ -2,6 +2,7 @@
 -- which moth.mmap maps.
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 
 local M = {}
 
@@ -12,7 +13,7 @@ t = p.read_table(sys.argv[1]) if sys.argv[1].endswith('.parquet') else f.read_ta
 --- Always an error, which says how to convert the file.
 M.open = signature("data.arrow.open(path path)", function(path)
   check.fail("[data.arrow.open] %s: Arrow and Parquet files are not supported; HINT: convert the columns to .npy by "
-    .. "pyarrow, then moth.mmap(\"column.npy\"):\n%s", path, convert:format("'" .. path:gsub("'", "'\\''") .. "'"))
+    .. "pyarrow, then moth.mmap(\"column.npy\"):\n%s", path, convert:format(system.quoted(path)))
 end)
 
 return require("moth.lang.lazy").strict(M, "moth.data.arrow")

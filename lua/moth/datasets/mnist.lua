@@ -46,7 +46,7 @@ end
 
 -- ---- downloading -----------------------------------------------------------------------------------
 
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+local quoted = system.quoted
 local function run(command) return os.execute(command .. " 2>/dev/null") == 0 end
 
 local function fetch(url, path)

@@ -483,9 +483,6 @@ end
 
 -- ---- the graph -----------------------------------------------------------------------------------
 
---- Whether an op has a rule.
-function M.has_rule(op) return (all_records()[functional(op)] or {}).onnx ~= nil end
-
 -- Whether a value is an argument of a call, or a result.
 local is_read
 function is_read(program, name)

@@ -11,7 +11,7 @@ end
 
 --- A function(profile) that writes its trace to dir, which is made.
 return function(dir, name, gzip)
-  if os.execute("mkdir -p '" .. dir:gsub("'", "'\\''") .. "' 2>/dev/null") ~= 0 then
+  if os.execute("mkdir -p " .. system.quoted(dir) .. " 2>/dev/null") ~= 0 then
     check.fail("[profiler.tensorboard_trace_handler] the folder '%s' cannot be made", dir)
   end
   name = name or ("%s_%d"):format(host(), system.pid())

@@ -14,6 +14,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 local trace = require "moth.lang.trace"
 local range = require "moth.profiler.range"
 local recording = require "moth.profiler.recording"
@@ -226,7 +227,7 @@ function Profile:export_chrome_trace(path)
   local plain = path:gsub("%.gz$", "")
   if plain:find("%.pftrace$") then C.write_perfetto(r.handle, plain) else C.write_chrome(r.handle, plain) end
   if plain == path then return end
-  if os.execute("gzip -1 -f " .. "'" .. plain:gsub("'", "'\\''") .. "'") ~= 0 then
+  if os.execute("gzip -1 -f " .. system.quoted(plain)) ~= 0 then
     check.fail("[profiler.export_chrome_trace] gzip could not compress '%s'", plain)
   end
 end

@@ -1,5 +1,6 @@
 --- The guides, docs/*.md, the README and what else is written in Markdown, as pages. Markdown is read by cmark-gfm.
 local html = require "moth.reference.html"
+local system = require "moth.utils.system"
 local M = {}
 
 local function read(path)
@@ -10,10 +11,9 @@ local function read(path)
   return text
 end
 
-local function shell_quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 local function rendered(path)
-  local pipe = assert(io.popen("cmark-gfm -e table " .. shell_quoted(path) .. " 2>/dev/null"))
+  local pipe = assert(io.popen("cmark-gfm -e table " .. system.quoted(path) .. " 2>/dev/null"))
   local text = pipe:read("*a")
   pipe:close()
   if text == "" then error("cannot read " .. path .. " by cmark-gfm: `make deps` installs it", 0) end
@@ -40,7 +40,7 @@ end
 function M.write(root, write)
   local names, entries, sources = { "README.md", "CONTRIBUTING.md", "bench/RESULTS.md" }, {}, {}
   local index
-  local pipe = assert(io.popen(("cd %s && ls docs/*.md"):format(shell_quoted(root))))
+  local pipe = assert(io.popen(("cd %s && ls docs/*.md"):format(system.quoted(root))))
   for path in pipe:lines() do names[#names + 1] = path end
   pipe:close()
   local known = {}

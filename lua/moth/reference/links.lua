@@ -1,4 +1,5 @@
 --- Checks the links of a folder of HTML: each file that a page names must be there, and each #id in it.
+local system = require "moth.utils.system"
 local M = {}
 
 local function read(path)
@@ -10,7 +11,7 @@ end
 
 --- All files below a folder: { name = text }. Names are relative to it.
 function M.files(folder)
-  local found, pipe = {}, assert(io.popen(("cd '%s' && find . -type f"):format((folder:gsub("'", "'\\''")))))
+  local found, pipe = {}, assert(io.popen("cd " .. system.quoted(folder) .. " && find . -type f"))
   for path in pipe:lines() do found[path:sub(3)] = read(folder .. "/" .. path:sub(3)) end
   pipe:close()
   return found

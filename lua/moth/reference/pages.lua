@@ -7,6 +7,7 @@
 local collect = require "moth.reference.collect"
 local entry = require "moth.reference.entry"
 local html = require "moth.reference.html"
+local system = require "moth.utils.system"
 local M = {}
 
 local families = { -- in the order of the index; others follow under their own names
@@ -131,7 +132,7 @@ end
 --- Writes the reference into a folder that is made anew; with `root`, the folder of the sources, the guides as well.
 -- Returns the number of files.
 function M.write(folder, root)
-  local quoted, count, made = "'" .. folder:gsub("'", "'\\''") .. "'", 0, {}
+  local quoted, count, made = system.quoted(folder), 0, {}
   os.execute(("rm -rf %s && mkdir -p %s"):format(quoted, quoted))
   local function write(name, text)
     name = name:gsub("#.*", "")

@@ -1,6 +1,7 @@
 --- Completion of names through tables, metatables and lists of lazily loaded fields. A metatable may have
 -- `__names(x)`: a list of fields of x that are not in its tables.
 local each = require "moth.each"
+local system = require "moth.utils.system"
 local M = {}
 
 local keywords = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
@@ -101,8 +102,8 @@ end
 local function files(path)
   local folder, prefix = path:match("^(.*/)([^/]*)$")
   folder, prefix = folder or "", prefix or path
-  local listed = (folder == "" and "." or folder):gsub("^~/", (os.getenv("HOME") or "~") .. "/"):gsub("'", "'\\''")
-  local pipe = io.popen(("ls -1Ap -- '%s' 2>/dev/null"):format(listed))
+  local listed = (folder == "" and "." or folder):gsub("^~/", (os.getenv("HOME") or "~") .. "/")
+  local pipe = io.popen(("ls -1Ap -- %s 2>/dev/null"):format(system.quoted(listed)))
   local list = {}
   for name in pipe:lines() do
     local hidden = prefix == "" and name:sub(1, 1) == "."

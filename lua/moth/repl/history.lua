@@ -1,10 +1,10 @@
 --- The path of the prompt's history: $MOTH_HISTORY, else $XDG_STATE_HOME/moth/history, else
 -- ~/.local/state/moth/history; its folders are made. nil if there is none (MOTH_HISTORY= turns it off).
+local system = require "moth.utils.system"
 local M = {}
 
 local function make_folder(path)
-  local quoted = "'" .. path:gsub("'", "'\\''") .. "'"
-  return os.execute("mkdir -m 700 -p " .. quoted .. " 2>/dev/null") == 0
+  return os.execute("mkdir -m 700 -p " .. system.quoted(path) .. " 2>/dev/null") == 0
 end
 
 function M.path()

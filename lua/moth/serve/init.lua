@@ -13,6 +13,7 @@ local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
 local tree = require "moth.lang.tree"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 
 local M = {}
 
@@ -114,7 +115,7 @@ local function token_of(path)
   local token, problem = file:read "*l"
   file:close()
   if problem then fail("[serve] token_file: cannot read %s: %s", path, problem) end
-  local pipe = io.popen("stat -L -c %a -- '" .. path:gsub("'", "'\\''") .. "'")
+  local pipe = io.popen("stat -L -c %a -- " .. system.quoted(path))
   local mode = pipe:read "*l"
   pipe:close()
   if not mode or not mode:find "^[46]00$" then

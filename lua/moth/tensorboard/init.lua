@@ -30,8 +30,7 @@ local count = 0
 Writer.__init = signature.init("SummaryWriter(path log_dir?, *, number flush_secs=120, string filename_suffix='')",
 function(self, o)
   self.log_dir = o.log_dir or os.date("runs/%b%d_%H-%M-%S")
-  local quoted = "'" .. self.log_dir:gsub("'", "'\\''") .. "'"
-  if os.execute("mkdir -p " .. quoted .. " 2>/dev/null") ~= 0 then
+  if os.execute("mkdir -p " .. system.quoted(self.log_dir) .. " 2>/dev/null") ~= 0 then
     check.fail("SummaryWriter: cannot make the folder %s", self.log_dir)
   end
   count = count + 1

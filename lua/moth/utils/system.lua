@@ -51,6 +51,9 @@ function M.getenv(name)
   return value ~= "" and value or nil
 end
 
+--- A text as one word of a shell's command.
+function M.quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+
 --- Seconds of processor time that all threads of this process have taken.
 function M.cpu_time()
   ffi.C.moth_clock_gettime(2, instant)
@@ -77,4 +80,4 @@ function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~=
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
   "system.cpu_time()", "system.list(path path)", "system.exists(path path)",
-  "system.getenv(string name)", "system.sleep(number seconds)" })
+  "system.getenv(string name)", "system.quoted(string text)", "system.sleep(number seconds)" })

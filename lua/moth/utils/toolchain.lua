@@ -13,7 +13,7 @@ local system = require "moth.utils.system"
 
 local M = {}
 
-function M.quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+M.quoted = system.quoted
 local quoted = M.quoted
 
 --- The bytes of a file, or nil.

@@ -5,7 +5,8 @@
 local B = require "moth_lua"
 local class = require "moth.class"
 local Elastic = require "moth.distributed.launch.elastic"
-local now = require("moth.utils.system").now
+local system = require "moth.utils.system"
+local now = system.now
 local Rendezvous = require "moth.distributed.launch.rendezvous"
 local Workers = require "moth.distributed.launch.workers"
 
@@ -34,7 +35,7 @@ local function place_of(self, rank)
   local o = self.o
   if not o.log_dir then return nil end
   local dir = ("%s/%s/attempt_%d/%s"):format(o.log_dir, self.id, self.restarts, rank)
-  os.execute("mkdir -p '" .. dir:gsub("'", "'\\''") .. "'")
+  os.execute("mkdir -p " .. system.quoted(dir))
   return dir
 end
 
