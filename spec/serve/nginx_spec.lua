@@ -82,6 +82,23 @@ describe("nginx #M428 #noasan", function()
     client:close()
   end)
 
+  it("has no configuration for what nginx's workers would leave out", function()
+    local nginx_of = require("moth.serve.nginx").configuration
+    local token, model = os.tmpname(), os.tmpname()
+    finally(function()
+      os.remove(token)
+      os.remove(model)
+    end)
+    os.execute(("echo a-secret-word > %s; chmod 600 %s; echo model > %s"):format(token, token, model))
+    for why, o in pairs { ["check no token"] = { token_file = token }, ["give the port"] = { port = 0 } } do
+      o.models = { a = model }
+      local ok, message = pcall(nginx_of, o)
+      assert.is_false(ok)
+      assert.matches(why, message.usage)
+    end
+    assert.matches("listen [::1]:8000;", nginx_of { models = { a = model }, host = "::1" }, 1, true)
+  end)
+
   it("before moth serve: a reload of nginx loses no more than its kept connections #slow", function()
     local why = missing()
     if why then return pending(why) end

@@ -268,6 +268,34 @@ describe_served("moth.serve's options", function()
     finally(function() os.remove(path) end)
     os.execute("echo nonsense > " .. path)
     assert.error_matches(function() moth.serve.spawn { models = { a = path }, port = 0 } end,
-      "%[serve.spawn%] .*model a: ")
+      "%[serve.spawn%] %[serve%] model a: ")
+  end)
+
+  it("go to a server's process with dtypes and devices; a GGUF file is a language model", function()
+    local folder, gguf = "spec/llm/fixtures/llama", os.tmpname() .. ".gguf"
+    finally(function() os.remove(gguf) end)
+    local model, tokenizer = moth.models.load(folder)
+    moth.models.save_gguf(model, gguf, { type = "Q8_0", tokenizer = tokenizer })
+    local server = moth.serve.spawn { port = 0, threads = 1, device = moth.device "cpu",
+      models = { a = moth.serve.llm(folder, { dtype = moth.float32 }), b = gguf } }
+    for _, name in ipairs { "a", "b" } do
+      local answer = server:post("/v1/completions", ('{"model":"%s","prompt":"It is","max_tokens":1}'):format(name))
+      assert.equal(200, answer.status, answer.body)
+    end
+    assert.equal(0, server:stop())
+    assert.error_matches(function() moth.serve.spawn { models = { a = moth.serve.llm(folder, { template = print }) } } end,
+      "plain data: function")
+  end)
+
+  it("a server runs once", function()
+    local path, begun = save(function(x) return x end, { moth.ones(2) }), false
+    finally(function() os.remove(path) end)
+    local server = moth.serve { models = { a = path }, port = 0, threads = 1 }
+    server:run(function()
+      begun = true
+      server:stop()
+    end)
+    assert.is_true(begun)
+    assert.error_matches(function() server:run() end, "has run already")
   end)
 end)

@@ -277,6 +277,7 @@ local function signature_of(self)
   local lists = { parameter = out.parameters, buffer = out.buffers, constant = out.constants }
   for _, name in ipairs(tree.keys(self.held)) do table.insert(lists[self.held[name].kind], name) end
   local metas = {}
+  for _, input in ipairs(out.inputs) do metas[input.name] = input end -- an input may be an output
   for _, node in ipairs(self.program.nodes) do
     for i, name in ipairs(node.out) do metas[name] = node.metas[i] end
   end

@@ -153,6 +153,11 @@ function M.main(words)
   return 0
 end
 
+-- A message without the place that raised it.
+local function plain(message)
+  return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%(command line%):%d+: ", ""))
+end
+
 --- The same for the command: prints what it raises.
 function M.command(words)
   local ok, code = pcall(M.main, words)
@@ -161,7 +166,7 @@ function M.command(words)
     io.stderr:write("moth serve: ", code.usage, "\nmoth serve --help lists the options\n")
     return 2
   end
-  io.stderr:write("moth serve: ", (tostring(code):gsub("^[^\n:]-%.lua:%d+: ", "")), "\n")
+  io.stderr:write("moth serve: ", plain(code), "\n")
   return 1
 end
 
@@ -178,7 +183,7 @@ function M.child()
     server:run(announce)
   end)
   if not ok then
-    io.stderr:write("moth serve: ", (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", "")), "\n")
+    io.stderr:write("moth serve: ", plain(message), "\n")
     return 1
   end
   return 0

@@ -51,16 +51,19 @@ local function text_of(where, value)
   return value
 end
 
--- Options of an engine as they are sent to it: plain data. Objects that name something become their names.
-local function plain_of(name, options)
-  local out = {}
-  for key, value in each(options or {}) do
-    if type(value) == "userdata" or type(value) == "cdata" then value = tostring(value) end
-    out[key] = value
+-- Options as they go to another process: plain data. Dtypes and devices become their names.
+local function plain_of(where, options)
+  local function plain(value)
+    if type(value) == "userdata" or type(value) == "cdata" then return tostring(value) end
+    if type(value) ~= "table" then return value end
+    local out = {}
+    for key, v in each(value) do out[key] = plain(v) end
+    return out
   end
+  local out = plain(options)
   local ok, why = pcall(require("cjson").encode, out)
   if not ok then
-    fail("[serve] model %s: its options go to another process as plain data: %s", name,
+    fail("%s: the options go to another process as plain data: %s", where,
       (tostring(why):gsub("^Cannot serialise ", "")))
   end
   return out
@@ -87,7 +90,7 @@ local function description_of(name, model, o)
   end
   local device = model.device or o.device
   if device ~= nil then device = text_of("device", tostring(device)) end
-  local engine, options = model.engine or "moth.serve.program", plain_of(name, model.options)
+  local engine, options = model.engine or "moth.serve.program", plain_of("[serve] model " .. name, model.options or {})
   if model.path then
     local file, why = io.open(model.path, "rb")
     if not file then fail("[serve] model %s: cannot open %s", name, why) end
@@ -226,6 +229,8 @@ function Server:run(on_ready)
   if on_ready ~= nil and not check.is_callable(on_ready) then
     fail("[serve] run: expected a function, got %s", class.name(on_ready))
   end
+  if self.begun then fail("[serve] run: this server has run already: make another by moth.serve") end
+  self.begun = true
   local front = require "moth.serve.front"
   local failed
   front.on_signal(function(name)
@@ -302,5 +307,5 @@ getmetatable(M).__call = function(_, o, ...)
   if select("#", ...) > 0 then fail("[serve] takes one table of options") end
   return Server(o)
 end
-M._configure = configure -- the checks alone
+M._configure, M._plain = configure, plain_of -- the checks alone; options for another process
 return M

@@ -167,18 +167,22 @@ end
 --- The text of a configuration for options of moth.serve.
 function M.configuration(o)
   local config = require("moth.serve")._configure(o)
+  local function refuse(why) error({ usage = "--print-nginx: " .. why }, 0) end
+  if config.token then refuse "nginx's workers check no token: put moth serve behind nginx instead" end
+  if config.port == 0 then refuse "give the port that nginx shall have" end
   local list = {}
   for i, name in ipairs(tree.keys(config.models)) do
     local d = config.models[name].description
     if d.engine ~= "moth.serve.program" then
-      error({ usage = "--print-nginx: " .. name .. " is no exported program; language models need moth serve" }, 0)
+      refuse(name .. " is no exported program; language models need moth serve")
     end
     list[i] = ("[%q] = %q"):format(name, absolute(d.options.path))
   end
   local body, hosts = math.floor(config.limits.body), ""
   for _, host in ipairs(o.hosts or {}) do hosts = hosts .. " " .. host end
+  local host = config.host:find(":", 1, true) and "[" .. config.host .. "]" or config.host
   return TEXT:format(modules(), "auto", search_path(package.path), search_path(package.cpath), table.concat(list, ", "),
-    o.threads or 1, config.host, config.port, config.host, config.port, hosts, body, math.min(body, 2 ^ 20))
+    o.threads or 1, host, config.port, host, config.port, hosts, body, math.min(body, 2 ^ 20))
 end
 
 return M

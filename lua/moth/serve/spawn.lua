@@ -39,13 +39,14 @@ local function pump(self, seconds)
 end
 
 function Spawned:__init(options)
+  local text = require("cjson").encode(require("moth.serve")._plain("[serve.spawn]", options))
   local words = require("moth.distributed.run").interpreter()
   words[#words + 1], words[#words + 2] = "-e", BOOT
   self.text, self.log = "", ""
   local input
   self.pid, self.out, self.err, input = P.start(words, { "LUA_PATH=" .. package.path, "LUA_CPATH=" .. package.cpath,
     "MOTH_LUAJIT_WARNING=0" }, true)
-  P.write(input, require("cjson").encode(options) .. "\n")
+  P.write(input, text .. "\n")
   self.input = input -- its end ends the server
   local deadline = now() + START
   while true do
