@@ -52,8 +52,8 @@ describe("moth.export", function()
     assert.truthy(text:find("export_spec.lua:%d+"))
     assert.same({ "0.bias", "0.weight", "1.bias", "1.weight", "5.bias", "5.weight" }, ep.signature.parameters)
     assert.same({ "1.running_mean", "1.running_var" }, ep.signature.buffers)
-    local same = moth.export(function(x) return x end, { moth.ones(2) }).signature.outputs[1] -- an input, given back
-    assert.same({ "float32", { 2 } }, { same.dtype, same.shape })
+    local given = moth.export(function(x) return x end, { moth.ones(2) }).signature.outputs[1] -- an input, given back
+    assert.same({ "float32", { 2 } }, { given.dtype, given.shape })
     assert.same({ 1, 64, multiple_of = 1 }, ep.ranges.batch)
     assert.equal("conv2d", ep.graph:find("conv2d").target)
   end)

@@ -283,8 +283,8 @@ describe_served("moth.serve's options", function()
       assert.equal(200, answer.status, answer.body)
     end
     assert.equal(0, server:stop())
-    assert.error_matches(function() moth.serve.spawn { models = { a = moth.serve.llm(folder, { template = print }) } } end,
-      "plain data: function")
+    local bad = { a = moth.serve.llm(folder, { template = print }) }
+    assert.error_matches(function() moth.serve.spawn { models = bad } end, "plain data: function")
   end)
 
   it("a server runs once", function()

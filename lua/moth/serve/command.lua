@@ -154,7 +154,7 @@ function M.main(words)
 end
 
 -- A message without the place that raised it.
-local function plain(message)
+local function without_place(message)
   return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%(command line%):%d+: ", ""))
 end
 
@@ -166,7 +166,7 @@ function M.command(words)
     io.stderr:write("moth serve: ", code.usage, "\nmoth serve --help lists the options\n")
     return 2
   end
-  io.stderr:write("moth serve: ", plain(code), "\n")
+  io.stderr:write("moth serve: ", without_place(code), "\n")
   return 1
 end
 
@@ -183,7 +183,7 @@ function M.child()
     server:run(announce)
   end)
   if not ok then
-    io.stderr:write("moth serve: ", plain(message), "\n")
+    io.stderr:write("moth serve: ", without_place(message), "\n")
     return 1
   end
   return 0

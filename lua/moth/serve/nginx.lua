@@ -167,14 +167,14 @@ end
 --- The text of a configuration for options of moth.serve.
 function M.configuration(o)
   local config = require("moth.serve")._configure(o)
-  local function refuse(why) error({ usage = "--print-nginx: " .. why }, 0) end
-  if config.token then refuse "nginx's workers check no token: put moth serve behind nginx instead" end
-  if config.port == 0 then refuse "give the port that nginx shall have" end
+  local function fail(why) error({ usage = "--print-nginx: " .. why }, 0) end
+  if config.token then fail "nginx's workers check no token: put moth serve behind nginx instead" end
+  if config.port == 0 then fail "give the port that nginx shall have" end
   local list = {}
   for i, name in ipairs(tree.keys(config.models)) do
     local d = config.models[name].description
     if d.engine ~= "moth.serve.program" then
-      refuse(name .. " is no exported program; language models need moth serve")
+      fail(name .. " is no exported program; language models need moth serve")
     end
     list[i] = ("[%q] = %q"):format(name, absolute(d.options.path))
   end
