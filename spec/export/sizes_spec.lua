@@ -44,6 +44,10 @@ describe("sizes of exported programs", function()
         local b, c, h, w = unpack(y:size())
         return y:reshape(b * c, h * w + 0) * h
       end, { 1, 3, 16, 16 }, { [1] = "b", [3] = "h", [4] = "w" }, { { 2, 3, 97, 20 }, { 1, 3, 32, 33 } })
+      follows(function(x) -- as wide as high
+        local y = net(x)
+        return y:reshape(y:size(1), 2, y:size(3) * y:size(4) + 0) * (x:size(3) * y:size(3) * 2)
+      end, { 1, 3, 16, 16 }, { [1] = "b", [3] = "s", [4] = "s" }, { { 2, 3, 20, 20 }, { 1, 3, 97, 97 } })
     end)
     follows(function(x)
       return (x:narrow(1, 1, math.floor(x:size(1) / 32)))

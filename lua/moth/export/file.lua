@@ -1,7 +1,7 @@
 --- Files of exported programs: one safetensors file, with the program as JSON in its metadata. Loading runs no code:
 -- ops are named, and each is checked against this moth's table.
 --
--- Metadata: format ("moth.export 1"), moth (the version that wrote it), graph (below), moth.sha256 (of the file).
+-- Metadata: format ("moth.export 1", or 2: below), moth (the version that wrote it), graph (below), moth.sha256 (of the file).
 --
 --     { inputs, nodes, outputs, dims, example, results, spec, leaves, state = { name = { kind, tensor } },
 --       schemas = { op = its schema } }
@@ -18,7 +18,8 @@ local key_of = require("moth.export.record").key_of
 
 local M = {}
 
-local FORMAT = "moth.export 1"
+-- A file is of format 2 where a formula has a scale, or formulas in it: a moth that reads only 1 would misread it.
+local FORMATS = { "moth.export 1", "moth.export 2" }
 local MAX_DEPTH = 100
 
 local function json()
@@ -126,6 +127,21 @@ local function pack_spec(spec)
   return out
 end
 
+-- Whether format 1 has no name for something in lists of inputs and calls.
+local function is_new(packed)
+  if type(packed) ~= "table" then return false end
+  if packed.terms and packed.scale then return true end
+  for _, term in ipairs(packed.terms or {}) do
+    for i = 2, term.__list do
+      if type(term[i]) == "table" then return true end
+    end
+  end
+  for _, part in each(packed) do
+    if is_new(part) then return true end
+  end
+  return false
+end
+
 local function schema_of(op) return (B.op_facts((op:gsub("_$", ""))) or B.op_facts(op) or {}).schema end
 
 function M.save(ep, path)
@@ -156,8 +172,9 @@ function M.save(ep, path)
   packed.results = { spec = pack_spec(p.results.spec), leaves = list(p.results.leaves) }
   packed.spec = pack_spec(ep.spec)
   packed.leaves = list(ep.leaves, nil, function(leaf) return leaf and { value = leaf.value } or false end)
+  local format = FORMATS[(is_new(packed.nodes) or is_new(packed.inputs)) and 2 or 1]
   local text = encode(packed, json().encode)
-  B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", FORMAT },
+  B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", format },
     { "moth", B.version_string }, { "graph", text } }, true)
 end
 
@@ -377,9 +394,9 @@ function M.load(path, device, Exported)
   if not tostring(metadata.format):find("^moth%.export ") then
     self:fail("this is no file of export.save%s", metadata["moth.tree"] and "; moth.load reads it" or "")
   end
-  if metadata.format ~= FORMAT then
+  if metadata.format ~= FORMATS[1] and metadata.format ~= FORMATS[2] then
     self:fail("its format is '%s', written by moth %s; this moth, %s, reads '%s'", metadata.format, self.version,
-      B.version_string, FORMAT)
+      B.version_string, table.concat(FORMATS, "' and '"))
   end
   local cjson = json()
   local p, err = cjson.decode(metadata.graph or "")

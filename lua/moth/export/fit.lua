@@ -143,10 +143,38 @@ local function square(list, name, every)
   return second ~= 0 and checked(f, list, name) or nil
 end
 
+local function single(list, name, every)
+  return line(list, name, every) or steps(list, name, every) or quotient(list, name) or square(list, name, every)
+end
+
+local function mapped(list, fn)
+  local out = {}
+  for i, at in ipairs(list) do
+    local v = fn(at[2], at[1])
+    if v ~= math.floor(v) then return nil end
+    out[i] = { at[1], v }
+  end
+  return out
+end
+
+-- k * d * f(d), or k * f(d) * f(d): of an image as wide as high.
+local function twice(list, name, every)
+  local k = 0
+  for _, at in ipairs(list) do k = gcd(k, at[2]) end
+  local by_size = mapped(list, function(v, d) return v / d end)
+  local f = by_size and single(by_size, name, every)
+  if f then return { terms = { { 1, name, f } }, add = 0 } end
+  for _, of in ipairs(k > 1 and { 1, k } or { 1 }) do
+    local roots = mapped(list, function(v) return v > 0 and math.sqrt(v / of) or 0.5 end)
+    f = roots and single(roots, name, every)
+    if f then return checked({ terms = { { of, f, f } }, add = 0 }, list, name) end
+  end
+end
+
 local function of_one(list, name, ranges)
   local every = ranges and ranges[name] and ranges[name].multiple_of or 1
   if #list < 2 then return nil end
-  return line(list, name, every) or steps(list, name, every) or quotient(list, name) or square(list, name, every)
+  return single(list, name, every) or twice(list, name, every)
 end
 
 -- ---- of several dimensions ---------------------------------------------------------------------------
