@@ -1,8 +1,8 @@
 --- Files of exported programs: one safetensors file, with the program as JSON in its metadata. Loading runs no code:
 -- ops are named, and each is checked against this moth's table.
 --
--- Metadata: format ("moth.export 1" or "moth.export 2"), moth (the version that wrote it), graph (below), moth.sha256 (of
--- the file).
+-- Metadata: format ("moth.export 1" or "moth.export 2"), moth (the version that wrote it), graph (below), moth.sha256
+-- (of the file).
 --
 --     { inputs, nodes, outputs, dims, example, results, spec, leaves, state = { name = { kind, tensor } },
 --       schemas = { op = its schema } }
