@@ -108,6 +108,22 @@ describe("moth.export", function()
     fails("expected a tensor, got string", ep, "x", 2, { n = "text" })
   end)
 
+  it("dynamic_shapes: a name stands for the Dim that has it; what fits nothing is refused #quick #M417", function()
+    local function f(t) return t.a + t.b:sum() end
+    local t, S = { a = moth.ones(2, 3), b = moth.ones(4) }, moth.Dim("s", { max = 5 })
+    local ep = moth.export(f, { t }, { dynamic_shapes = { { a = { [2] = "n" }, b = { "s" } } } })
+    assert.same({ 2, 9 }, ep({ a = moth.ones(2, 9), b = moth.ones(7) }):size())
+    ep = moth.export(function(u) return u.a * u.b end, { { a = moth.ones(4), b = moth.ones(1, 4) } },
+      { dynamic_shapes = { { a = { "s" }, b = { [2] = S } } } })
+    fails("s is 6, outside its range", ep, { a = moth.ones(6), b = moth.ones(1, 6) })
+    for said, dims in pairs { ["t has no c"] = { c = { S } }, ["t is a table: .* got Dim"] = S,
+      ["t is a table: .* got string"] = "s", ["t_a: expected a table .* got string"] = { a = "s" } } do
+      fails(said, moth.export, f, { t }, { dynamic_shapes = { dims } })
+    end
+    fails("n is a number, which has no dimensions", moth.export, function(n, u) return u * n end, { 2, moth.ones(2) },
+      { dynamic_shapes = { { S } } })
+  end)
+
   it("names a branch on elements or on sizes, with its line, and what to write #quick #M417 #M432 #M435", function()
     fails("item, at .*export_spec.lua:%d+.*moth%.cond", moth.export,
       function(x) if x:sum():item() > 0 then return x end return -x end, { moth.ones(2) })

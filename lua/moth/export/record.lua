@@ -63,8 +63,20 @@ end
 
 -- ---- inputs --------------------------------------------------------------------------------------
 
-local function dim_of(where, spec)
-  if type(spec) == "string" then return sizes.Dim(spec) end
+-- The Dims that dynamic_shapes has, by name: what a name alone stands for.
+local function named_dims(spec, out)
+  for _, value in each(type(spec) == "table" and spec or {}) do
+    if class.is_a(value, sizes.Dim) then
+      out[value.name] = out[value.name] or value
+    else
+      named_dims(value, out)
+    end
+  end
+  return out
+end
+
+local function dim_of(where, spec, named)
+  if type(spec) == "string" then return named[spec] or sizes.Dim(spec) end
   if class.is_a(spec, sizes.Dim) then return spec end
   check.fail("[export] dynamic_shapes: %s: expected moth.Dim(name) or a name, got %s", where, class.name(spec))
 end
@@ -83,7 +95,7 @@ local function dims_of_tensor(where, t, spec, out)
       check.fail("[export] dynamic_shapes: %s has %d dimensions, no dimension %s", where, ndim, tostring(key))
     end
     local at = key < 0 and ndim + 1 + key or key
-    local dim = dim_of(where, value)
+    local dim = dim_of(where, value, out.named)
     local known = out.dims[dim.name]
     if known and (known.min ~= dim.min or known.max ~= dim.max or known.multiple_of ~= dim.multiple_of) then
       check.fail("[export] dynamic_shapes: there are two dimensions '%s' with different ranges", dim.name)
@@ -115,8 +127,15 @@ local function collect(where, value, spec, out)
     return
   end
   if type(value) == "table" and check.is_plain(value) then
+    if spec and (type(spec) ~= "table" or class.is_a(spec, sizes.Dim)) then
+      check.fail("[export] dynamic_shapes: %s is a table: expected one of what its tensors have, got %s", where,
+        class.name(spec))
+    end
+    for key in each(spec or {}) do
+      if value[key] == nil then check.fail("[export] dynamic_shapes: %s has no %s", where, tostring(key)) end
+    end
     for _, key in ipairs(tree.keys(value)) do
-      collect(where .. "_" .. tostring(key), value[key], type(spec) == "table" and spec[key] or nil, out)
+      collect(where .. "_" .. tostring(key), value[key], spec and spec[key], out)
     end
     return
   end
@@ -125,11 +144,13 @@ local function collect(where, value, spec, out)
     check.fail("[export] argument %s: expected tensors, numbers, strings, booleans or tables of them, got %s", where,
       class.name(value))
   end
+  if spec then check.fail("[export] dynamic_shapes: %s is a %s, which has no dimensions", where, kind) end
 end
 
 --- What stands behind a list of arguments: { inputs, tensors, leaves, spec, dims, example }.
 function M.inputs(fn, args, dynamic)
-  local out = { inputs = {}, tensors = {}, dims = {}, example = {}, used = {} }
+  local out = { inputs = {}, tensors = {}, dims = {}, example = {}, used = {},
+    named = named_dims(dynamic, {}) }
   local names = names_of(fn)
   local list = {}
   for i = 1, args.n or table.maxn(args) do list[i] = args[i] end
