@@ -136,7 +136,7 @@ describe("language models", function()
     assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, gemma")
     assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")
     path = path .. "/x"
-    assert.error_matches(function() moth.gguf.save(path, { a = { 1, "b" } }, {}) end, "a list of int32 and string")
+    assert.error_matches(function() moth.gguf.save(path, { a = { 1, "b" } }, {}) end, "a list of numbers and string")
     assert.error_matches(function() moth.gguf.save(path, {}, {}, { type = "Q5_0" }) end, "type Q5_0 is not known")
   end)
 end)
@@ -160,6 +160,44 @@ describe("GGUF files", function()
     assert.is_true(moth.equal(file.tensors.x, x))
     assert.is_true(moth.equal(file.tensors.y, x:to(moth.bfloat16)))
     assert.equal(2.5, file.tensors.z:item())
+  end)
+
+  it("keep every dtype that GGUF has a type for", function()
+    local types = { float64 = "F64", float32 = "F32", float16 = "F16", bfloat16 = "BF16", int8 = "I8", int16 = "I16",
+      int32 = "I32", int64 = "I64" }
+    local tensors = { seen = moth.tensor { true, false } }
+    for dtype in pairs(types) do tensors[dtype] = moth.tensor({ { -3, 5, 100 } }, { dtype = moth[dtype] }) end
+    local file = moth.gguf.load(saved({}, tensors))
+    for dtype, kind in pairs(types) do
+      assert.equal(kind, file.types[dtype])
+      assert.is_true(moth.equal(file.tensors[dtype], tensors[dtype]))
+    end
+    assert.equal("F32", file.types.seen)
+    assert.equal("I64", moth.gguf.load(saved({}, tensors, { type = "Q8_0" })).types.int64)
+    assert.error_matches(function() saved({}, { z = moth.ones({ 1 }, { dtype = moth.complex64 }) }) end,
+      "z: GGUF has no type for complex64")
+  end)
+
+  it("keep the numbers of metadata, and refuse what is no list", function()
+    local metadata = { a = { 1, 2 ^ 40, -5 },
+      b = { 4e9, 1 }, c = { 1, 0.5 }, d = -2 ^ 40, e = 1e300, f = { -1e300, 1 } }
+    assert.same(metadata, moth.gguf.load(saved(metadata, {})).metadata)
+    local wide = moth.gguf.load(saved({ a = 2LL ^ 60, b = { -5, 3ULL } }, {})).metadata
+    assert.same({ a = 2 ^ 60, b = { -5, 3 } }, wide)
+    assert.error_matches(function() saved({ a = { 1, nil, 3 } }, {}) end, "a: expected a list, got a table of other")
+    assert.error_matches(function() saved({ a = { x = 1 } }, {}) end, "a: expected a list, got a table of other")
+    assert.error_matches(function() saved({ a = print }, {}) end, "a: expected a number, text, .*, got a function")
+  end)
+
+  it("are not written by half", function()
+    local path = saved({ a = 1 }, {})
+    local before = content(path)
+    local x = moth.full({ 1, 32 }, 1 / 0)
+    assert.error_matches(function() moth.gguf.save(path, {}, { x = x }, { type = "Q8_0" }) end, "x: Q8_0 cannot hold")
+    assert.equal(before, content(path))
+    assert.error_matches(function() moth.gguf.save("/dev/null/x.gguf", {}, {}) end, "%[gguf.save%].*/dev/null/x.gguf")
+    assert.error_matches(function() moth.gguf.save(path, {}, { x = x }, { type = function() return "Q9" end }) end,
+      "x: type Q9 is not known")
   end)
 
   it("quantize as llama.cpp does", function()

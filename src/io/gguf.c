@@ -102,18 +102,27 @@ static MothStatus read_pair(Reader *r, MothGgufPair *p) {
   return skip_elements(r, p);
 }
 
+bool moth_gguf_plain(uint32_t type, MothDType *dtype) {
+  static const struct {
+    MothGgufType type;
+    MothDType dtype;
+  } plain[] = {{MOTH_GGUF_TENSOR_F32, MOTH_FLOAT32},   {MOTH_GGUF_TENSOR_F16, MOTH_FLOAT16},
+               {MOTH_GGUF_TENSOR_BF16, MOTH_BFLOAT16}, {MOTH_GGUF_TENSOR_F64, MOTH_FLOAT64},
+               {MOTH_GGUF_TENSOR_I8, MOTH_INT8},       {MOTH_GGUF_TENSOR_I16, MOTH_INT16},
+               {MOTH_GGUF_TENSOR_I32, MOTH_INT32},     {MOTH_GGUF_TENSOR_I64, MOTH_INT64}};
+  for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+    if (plain[i].type == (MothGgufType)type) {
+      *dtype = plain[i].dtype;
+      return true;
+    }
+  return false;
+}
+
 /* Bytes of `unit` elements of a type; 0: it is not read. */
 static int64_t bytes_of(uint32_t type, int64_t *unit) {
+  MothDType dtype;
   *unit = 1;
-  switch (type) {
-  case MOTH_GGUF_TENSOR_F32:
-    return 4;
-  case MOTH_GGUF_TENSOR_F16:
-  case MOTH_GGUF_TENSOR_BF16:
-    return 2;
-  default:
-    return moth_gguf_block(type, unit);
-  }
+  return moth_gguf_plain(type, &dtype) ? (int64_t)moth_dtype_size(dtype) : moth_gguf_block(type, unit);
 }
 
 /* begin and end are counted from the first tensor's place, which is not known yet. */
@@ -131,8 +140,8 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
   if (!size) {
     const char *name = moth_gguf_type_name(type);
     return moth_fail(MOTH_ERR_VALUE,
-                     "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-                     "Q5_1, Q8_0 and Q2_K to Q6_K are supported\n"
+                     "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, F64, I8 to I64, "
+                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K are supported\n"
                      "HINT: take the model's file of one of these, or convert it by llama.cpp's "
                      "llama-quantize",
                      (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown",

@@ -39,6 +39,11 @@ typedef enum MothGgufType {
   MOTH_GGUF_TENSOR_Q4_K = 12,
   MOTH_GGUF_TENSOR_Q5_K = 13,
   MOTH_GGUF_TENSOR_Q6_K = 14,
+  MOTH_GGUF_TENSOR_I8 = 24,
+  MOTH_GGUF_TENSOR_I16 = 25,
+  MOTH_GGUF_TENSOR_I32 = 26,
+  MOTH_GGUF_TENSOR_I64 = 27,
+  MOTH_GGUF_TENSOR_F64 = 28,
   MOTH_GGUF_TENSOR_BF16 = 30,
 } MothGgufType;
 
@@ -82,6 +87,9 @@ typedef struct MothGgufValue {
   int64_t integer;
 } MothGgufValue;
 MOTH_API MothGgufValue moth_gguf_next(MothGgufKind kind, const uint8_t **at);
+
+/* Whether a type is one of plain elements, and then their dtype. */
+MOTH_API bool moth_gguf_plain(uint32_t type, MothDType *dtype);
 
 /* Bytes of a block of a quantized type, and its elements; 0 and 0: the type is none that is read. */
 MOTH_API int64_t moth_gguf_block(uint32_t type, int64_t *elements);

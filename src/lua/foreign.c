@@ -94,6 +94,34 @@ static int b_load_npy(lua_State *L) {
   return 1;
 }
 
+/* write_pieces(path, { string | row-major cpu tensor, ... }, name): the bytes of all, one after the other; the file is
+ * replaced when they are written. Errors are those of the function `name`. */
+static int b_write_pieces(lua_State *L) {
+  const char *path = moth_lua_path(L, 1);
+  moth_lua_type(L, 2, LUA_TTABLE);
+  const char *name = luaL_checkstring(L, 3);
+  size_t n = lua_objlen(L, 2);
+  MothPiece *pieces = lua_newuserdata(L, sizeof *pieces * (n + 1));
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, (int)i + 1); /* the table keeps it alive */
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      pieces[i].bytes = lua_tolstring(L, -1, &pieces[i].n);
+    } else {
+      MothTensor *t = moth_lua_check_tensor(L, -1, "save");
+      if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
+        return moth_lua_error(L, "[%s] expected row-major cpu tensors", name);
+      MothStatus status = moth_tensor_ready(t);
+      if (status)
+        return moth_lua_raise(L, status);
+      pieces[i] = (MothPiece){t->data, (size_t)(t->numel * moth_itemsize(t))};
+    }
+    lua_pop(L, 1);
+  }
+  if (moth_file_write_atomic(path, pieces, (int)n))
+    return moth_lua_error(L, "[%s] %s", name, moth_last_error());
+  return 0;
+}
+
 /* save_npy(path, row-major cpu tensor) */
 static int b_save_npy(lua_State *L) {
   char header[MOTH_NPY_HEADER];
@@ -392,6 +420,7 @@ static int b_file_kind(lua_State *L) {
 void moth_lua_open_foreign(lua_State *L) {
   static const luaL_Reg fns[] = {{"load_npy", b_load_npy},
                                  {"save_npy", b_save_npy},
+                                 {"write_pieces", b_write_pieces},
                                  {"load_zip", b_load_zip},
                                  {"file_kind", b_file_kind},
                                  {NULL, NULL}};

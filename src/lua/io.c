@@ -163,9 +163,8 @@ static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGg
     return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel,
                                 (float *)(void *)(*out)->data);
   }
-  MothDType dtype = e->type == MOTH_GGUF_TENSOR_F32   ? MOTH_FLOAT32
-                    : e->type == MOTH_GGUF_TENSOR_F16 ? MOTH_FLOAT16
-                                                      : MOTH_BFLOAT16;
+  MothDType dtype = MOTH_FLOAT32;
+  moth_gguf_plain(e->type, &dtype);
   return tensor_at(m, bytes, dtype, e->ndim, e->shape, e->begin, e->end, out);
 }
 

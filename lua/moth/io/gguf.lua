@@ -1,5 +1,5 @@
---- GGUF, llama.cpp's files: metadata and tensors, of float32, float16, bfloat16, and quantized in blocks (Q4_0, Q4_1,
--- Q5_0, Q5_1, Q8_0, Q2_K to Q6_K: read as float32; Q8_0 and Q4_0 are written, too).
+--- GGUF, llama.cpp's files: metadata and tensors, of float16 to float64, bfloat16, int8 to int64, and quantized in
+-- blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K: read as float32; Q8_0 and Q4_0 are written, too).
 --
 --     local file = moth.gguf.load "model.gguf"
 --     print(file.metadata["general.architecture"], file.tensors["token_embd.weight"]:size())
@@ -29,7 +29,7 @@ local function as(t, dtype)
   return out
 end
 
-local function quantized(t, kind)
+local function quantized(t, kind, name)
   local x = ops.reshape(ops.to(t, { dtype = "float32" }), { -1, BLOCK })
   local scale, q
   if kind == "Q8_0" then
@@ -37,6 +37,10 @@ local function quantized(t, kind)
   else -- the element of largest magnitude becomes -8
     local at = ops.argmax(ops.abs(x), 2, true)
     scale = ops.div(ops.gather(x, 2, at), -8)
+  end
+  local stored = ops.to(scale, { dtype = "float16" })
+  if not ops.all(ops.isfinite(stored)):item() then
+    check.fail("[gguf.save] %s: %s cannot hold its elements: inf, nan, or too large for scales of float16", name, kind)
   end
   local inverse = ops.where(ops.eq(scale, 0), ops.zeros_like(scale), ops.reciprocal(scale))
   if kind == "Q8_0" then
@@ -48,7 +52,7 @@ local function quantized(t, kind)
     y = ops.to(y, { dtype = "uint8" })
     q = ops.bitwise_or(ops.narrow(y, 2, 1, 16), ops.bitwise_left_shift(ops.narrow(y, 2, 17, 16), 4))
   end
-  return ops.cat({ as(ops.to(scale, { dtype = "float16" }), "uint8"), q }, 2)
+  return ops.cat({ as(stored, "uint8"), q }, 2)
 end
 
 -- ---- reading -----------------------------------------------------------------------------------------
@@ -65,9 +69,15 @@ end
 -- ---- writing -----------------------------------------------------------------------------------------
 
 local ALIGNMENT = 32
-local type_numbers = { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, BF16 = 30 }
-local of_dtype = { float32 = "F32", float16 = "F16", bfloat16 = "BF16" }
-local kinds = { uint32 = 4, int32 = 5, float32 = 6, bool = 7, string = 8, array = 9, uint64 = 10, float64 = 12 }
+local type_numbers = { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, I8 = 24, I16 = 25, I32 = 26, I64 = 27, F64 = 28,
+  BF16 = 30 }
+-- What floats may be saved as, with the dtype of plain types.
+local of_floats = { F32 = "float32", F16 = "float16", BF16 = "bfloat16", F64 = "float64", Q8_0 = false, Q4_0 = false }
+-- The type of a dtype; those that GGUF has none for and float32 holds are F32.
+local of_dtype = { float32 = "F32", float16 = "F16", bfloat16 = "BF16", float64 = "F64", int8 = "I8", int16 = "I16",
+  int32 = "I32", int64 = "I64", bool = "F32", uint8 = "F32", uint16 = "F32" }
+local kinds = { uint32 = 4, int32 = 5, float32 = 6, bool = 7, string = 8, array = 9, uint64 = 10, int64 = 11,
+  float64 = 12 }
 
 local function bytes_of(ctype, value) return ffi.string(ffi.new(ctype .. "[1]", value), ffi.sizeof(ctype)) end
 local function u32(v) return bytes_of("uint32_t", v) end
@@ -84,43 +94,64 @@ local function is_float(key)
   return false
 end
 
--- Whole numbers are u32 or i32 where they fit, others float32: what llama.cpp expects.
+local int64, uint64 = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
+local function is_whole(v) return v == math.floor(v) and math.abs(v) <= 2 ^ 53 end
+
+local MOST = 0x1.fffffep127 -- of float32
+
+-- Whole numbers are u32 or i32 where they fit, else u64 or i64; others float32 where it reaches, as llama.cpp expects.
 local function kind_of(v, key)
   if type(v) == "string" then return "string" end
   if type(v) == "boolean" then return "bool" end
   if type(v) == "table" then return "array" end
-  if type(v) ~= "number" then check.fail("[gguf.save] metadata %s: a %s cannot be saved", key, type(v)) end
-  if is_float(key) or v ~= math.floor(v) or v ~= v or math.abs(v) > 2 ^ 53 then return "float32" end
-  return v < 0 and v >= -2 ^ 31 and "int32" or v >= 0 and v < 2 ^ 32 and "uint32" or v >= 0 and "uint64" or "float64"
+  if ffi.istype(int64, v) then return v < 0 and "int64" or "uint64" end
+  if ffi.istype(uint64, v) then return "uint64" end
+  if type(v) ~= "number" then
+    check.fail("[gguf.save] metadata %s: expected a number, text, boolean or a list of them, got a %s", key,
+      B.is_tensor(v) and "tensor" or type(v))
+  end
+  if math.abs(v) > MOST and v - v == 0 then return "float64" end
+  if is_float(key) or not is_whole(v) then return "float32" end
+  if v < 0 then return v >= -2 ^ 31 and "int32" or "int64" end
+  return v < 2 ^ 32 and "uint32" or "uint64"
 end
 
 local writers = {
   string = text, uint32 = u32, uint64 = u64, bool = function(v) return v and "\1" or "\0" end,
   int32 = function(v) return bytes_of("int32_t", v) end, float32 = function(v) return bytes_of("float", v) end,
-  float64 = function(v) return bytes_of("double", v) end,
+  int64 = function(v) return bytes_of("int64_t", v) end, float64 = function(v) return bytes_of("double", v) end,
 }
 
--- A list is of one kind, that which holds all its elements; whole numbers are int32 where they fit, as llama.cpp's.
+-- The kind that holds all whole numbers from least to most: int32 where they fit, as llama.cpp's.
+local function kind_between(least, most)
+  if least < 0 then return least >= -2 ^ 31 and most < 2 ^ 31 and "int32" or most < 2 ^ 63 and "int64" or "float64" end
+  return most < 2 ^ 31 and "int32" or most < 2 ^ 32 and "uint32" or "uint64"
+end
+
+-- A list is of one kind, that which holds all its elements.
 local function array(list, key)
-  local kind, least = nil, 0
+  local n, count = #list, 0
+  for _ in each(list) do count = count + 1 end
+  if count ~= n then check.fail("[gguf.save] metadata %s: expected a list, got a table of other keys or holes", key) end
+  local kind, least, most = nil, 0, 0
   for _, v in ipairs(list) do
     local own = kind_of(v, key)
-    if own == "uint32" and v < 2 ^ 31 then own = "int32" end
     if own == "array" then check.fail("[gguf.save] metadata %s: a list of lists cannot be saved", key) end
-    local number = type(v) == "number"
-    if kind and kind ~= own and not (number and kind ~= "string" and kind ~= "bool") then
-      check.fail("[gguf.save] metadata %s: a list of %s and %s cannot be saved", key, kind, own)
+    local number = own ~= "string" and own ~= "bool"
+    if number and own ~= "float32" and own ~= "float64" then
+      own, least, most = "whole", math.min(tonumber(v), least), math.max(tonumber(v), most)
     end
     if kind == nil or kind == own then
       kind = own
+    elseif number and kind ~= "string" and kind ~= "bool" then
+      kind = (kind == "float64" or own == "float64") and "float64" or "float32"
     else
-      kind = (kind == "uint32" or kind == "int32") and (own == "uint32" or own == "int32") and "uint32" or "float32"
+      check.fail("[gguf.save] metadata %s: a list of %s and %s cannot be saved", key, kind == "whole" and "numbers"
+        or kind, number and "numbers" or own)
     end
-    least = number and math.min(least, v) or least
   end
-  if kind == "uint32" and least < 0 then kind = "float64" end
-  kind = kind or "int32"
-  local parts = { u32(kinds[kind]), u64(#list) }
+  if kind == "whole" or not kind then kind = kind_between(least, most) end
+  local parts = { u32(kinds[kind]), u64(n) }
   for i, v in ipairs(list) do parts[i + 2] = writers[kind](v) end
   return table.concat(parts)
 end
@@ -135,26 +166,33 @@ local function sorted(t)
   return names
 end
 
--- The type that a tensor is saved as, and its bytes.
-local function encoded(t, name, wanted)
-  local last = t:dim() > 0 and t:size(t:dim()) or 0
-  local kind = wanted or of_dtype[tostring(t:dtype().name)] or "F32"
-  if (kind == "Q8_0" or kind == "Q4_0") and (t:dim() < 2 or last % BLOCK ~= 0) then kind = "F32" end
-  if t:dim() > 4 then check.fail("[gguf.save] %s has %d dimensions; there can be 4", name, t:dim()) end
-  t = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
-  if kind == "Q8_0" or kind == "Q4_0" then return kind, quantized(t, kind) end
-  local dtype = kind == "F32" and "float32" or kind == "F16" and "float16" or "bfloat16"
-  return kind, ops.contiguous(ops.to(t, { dtype = dtype }))
+local function check_type(kind, name)
+  if of_floats[kind] == nil then
+    check.fail("[gguf.save] %stype %s is not known; there are F32, F16, BF16, F64, Q8_0, Q4_0", name, tostring(kind))
+  end
 end
 
---- Saves metadata (numbers, texts, booleans, lists of one of them) and tensors by name. type: of the tensors, F32, F16,
--- BF16, Q8_0 or Q4_0, or a function of name and tensor that gives it (nil: as its dtype); tensors of one dimension, and
--- those whose rows are no whole blocks of 32, are not quantized.
+-- The type that a tensor is saved as, and its bytes. wanted: of tensors of floats.
+local function encoded(t, name, wanted)
+  local dtype, ndim = t:dtype(), t:dim()
+  local kind = of_dtype[dtype.name]
+  if not kind then check.fail("[gguf.save] %s: GGUF has no type for %s", name, dtype.name) end
+  if ndim > 4 then check.fail("[gguf.save] %s has %d dimensions; there can be 4", name, ndim) end
+  if wanted ~= nil then check_type(wanted, name .. ": ") end
+  if wanted and dtype.is_floating_point then kind = ndim == 0 and "F32" or wanted end
+  t = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
+  if of_floats[kind] == false and ndim >= 2 and t:size(ndim) % BLOCK == 0 then return kind, quantized(t, kind, name) end
+  if of_floats[kind] == false then kind = "F32" end
+  return kind, ops.contiguous(ops.to(t, { dtype = of_floats[kind] or dtype }))
+end
+
+--- Saves metadata (numbers, texts, booleans, lists of one of them) and tensors by name. type: of the tensors of floats,
+-- F32, F16, BF16, F64, Q8_0 or Q4_0, or a function of name and tensor that gives it (nil: as its dtype; integers: I8 to
+-- I64); tensors of one dimension, and those whose rows are no whole blocks of 32, are not quantized. The file at the
+-- path is replaced when all is written.
 function M.save(path, metadata, tensors, o)
   local want = o
-  if type(want) == "string" and not type_numbers[want] then
-    check.fail("[gguf.save] type %s is not known; there are F32, F16, BF16, Q8_0, Q4_0", want)
-  end
+  if type(want) == "string" then check_type(want, "") end
   local keys, names = sorted(metadata), sorted(tensors)
   local head = { "GGUF", u32(3), u64(#names), u64(#keys) }
   for _, key in ipairs(keys) do
@@ -163,8 +201,8 @@ function M.save(path, metadata, tensors, o)
     if key == "general.alignment" then v = ALIGNMENT end
     head[#head + 1] = text(key) .. u32(kinds[kind]) .. (kind == "array" and array(v, key) or writers[kind](v))
   end
-  local parts, offset = {}, 0
-  for i, name in ipairs(names) do
+  local pieces, offset = { "" }, 0
+  for _, name in ipairs(names) do
     local t = tensors[name]
     if not B.is_tensor(t) then check.fail("[gguf.save] %s: expected a tensor, got %s", name, type(t)) end
     local wanted = want
@@ -174,26 +212,13 @@ function M.save(path, metadata, tensors, o)
     for d = t:dim(), 1, -1 do dims[#dims + 1] = u64(t:size(d)) end
     head[#head + 1] = text(name) .. u32(t:dim()) .. table.concat(dims) .. u32(type_numbers[kind]) .. u64(offset)
     local n = bytes:numel() * bytes:element_size()
-    parts[i] = { bytes, n }
+    pieces[#pieces + 1], pieces[#pieces + 2] = bytes, ("\0"):rep(-n % ALIGNMENT)
     offset = offset + math.ceil(n / ALIGNMENT) * ALIGNMENT
   end
   local start = table.concat(head)
-  local new = path .. ".part"
-  local f, why = io.open(new, "wb")
-  if not f then check.fail("[gguf.save] cannot write %s", why) end
-  local function put(s) why = f and select(2, f:write(s)) or why end
-  put(start .. ("\0"):rep(-#start % ALIGNMENT))
-  for _, part in ipairs(parts) do
-    local from = ffi.cast("const char *", ffi.cast("void *", part[1]:data_ptr()))
-    for at = 0, part[2] - 1, 2 ^ 24 do put(ffi.string(from + at, math.min(2 ^ 24, part[2] - at))) end
-    put(("\0"):rep(-part[2] % ALIGNMENT))
-  end
-  local closed, reason = f:close()
-  if why or not closed then
-    os.remove(new)
-    check.fail("[gguf.save] cannot write %s: %s", path, tostring(why or reason))
-  end
-  assert(os.rename(new, path))
+  pieces[1] = start .. ("\0"):rep(-#start % ALIGNMENT)
+  B.write_pieces(path, pieces, "gguf.save")
 end
 
-return signature.all(M, { "load(path path)", "save(path path, table metadata, table tensors, string|function type?)" })
+return signature.all(M, { "gguf.load(path path)",
+  "gguf.save(path path, table metadata, table tensors, string|function type?)" })

@@ -2,7 +2,6 @@
 --
 -- A message is a list of pieces, strings and tensors, and the number of its bytes: elements go from the tensors' memory
 -- to the file, never through a Lua string.
-local ffi = require "ffi"
 local B = require "moth_lua"
 local proto = require "moth.tensorboard.proto"
 local check = require "moth.utils.check"
@@ -125,11 +124,6 @@ function M.node(op, inputs, outputs, attributes, name, place)
   return m
 end
 
-ffi.cdef [[
-typedef struct moth_onnx_file moth_onnx_file;
-size_t fwrite(const void *bytes, size_t size, size_t n, void *file);
-]]
-
 --- A graph of lists of messages. initializers: { { name, tensor }, … }; data, a file's name and what goes into it: the
 -- elements of all but small tensors.
 function M.graph(name, nodes, inputs, outputs, initializers, data)
@@ -163,28 +157,6 @@ function M.model(graph, opset, metadata)
 end
 
 --- Writes a message to a file; the path is replaced when all is written.
-function M.write(message, path)
-  local temporary = path .. ".part"
-  local file, why = io.open(temporary, "wb")
-  if not file then check.fail("[onnx.export] %s", why) end
-  for _, piece in ipairs(message) do
-    local ok
-    if type(piece) == "string" then
-      ok = file:write(piece)
-    else
-      local n = piece:numel() * piece:element_size()
-      ok = ffi.C.fwrite(ffi.cast("const void *", B.pointer(piece)), 1, n, file) == n
-    end
-    if not ok then
-      file:close()
-      os.remove(temporary)
-      check.fail("[onnx.export] %s: writing failed", path)
-    end
-  end
-  if not file:close() then check.fail("[onnx.export] %s: writing failed", path) end
-  local ok
-  ok, why = os.rename(temporary, path)
-  if not ok then check.fail("[onnx.export] %s", why) end
-end
+function M.write(message, path) B.write_pieces(path, message, "onnx.export") end
 
 return M
