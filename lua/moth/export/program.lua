@@ -13,6 +13,7 @@
 -- while_loop). Positions count from 1, as in Lua.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local is_recorded = require "moth.export.active"
 local sizes = require "moth.export.sizes"
 local each = require "moth.each"
 
@@ -91,11 +92,6 @@ end
 
 -- Files have no weights in the layout of the kernels (moth.quantization): a program packs those of its state once.
 local packs = { linear_int8 = 8, linear_int8_dynamic = 6, conv2d_int8 = 12 } -- the argument
-
-local function is_recorded()
-  local record = package.loaded["moth.export.record"]
-  return record ~= nil and record.active() ~= nil
-end
 
 local function give_packed(node, args)
   local at, w = packs[node.op], args[2]

@@ -41,6 +41,14 @@ function M.register(module, kind, fn)
   return handle
 end
 
+--- Gives a module the hooks of another one, whose place it takes.
+function M.carry(from, to)
+  for _, kind in ipairs(from._hooks and kinds or {}) do
+    for _, h in ipairs(from._hooks[kind]) do M.register(to, kind, h.fn) end
+  end
+  return to
+end
+
 local function pack(...) return { n = select("#", ...), ... } end
 local function list_of(value)
   if type(value) == "table" and getmetatable(value) == nil then

@@ -260,6 +260,7 @@ end
 
 --- The module at a path such as "net.1"; "" is the module itself.
 function Module:get_submodule(path)
+  if type(path) ~= "string" then check.fail("[get_submodule] expected a path, got %s", tostring(path)) end
   local m = self
   for name in path:gmatch("[^.]+") do
     m = rawget(m:registry("_modules"), name)

@@ -154,7 +154,7 @@ end
 -- ---- quantised values ----------------------------------------------------------------------------
 
 function M.fake_quantize(self, scale, zero, low, high)
-  local q = (self / scale):round() + zero
+  local q = (self * (1 / scale)):round() + zero
   return (q:clamp(low, high) - zero) * scale
 end
 

@@ -4,6 +4,7 @@ local check = require "moth.utils.check"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
 local clone = require "moth.nn.clone"
+local hooks = require "moth.nn.hooks"
 local fuse = require "moth.quantization.fuse"
 local graph = require "moth.quantization.graph"
 local layers = require "moth.quantization.layers"
@@ -52,9 +53,8 @@ local function configured(where, model)
   return list
 end
 
--- What follows each layer: by the graph of a run on an example, or in a Sequential. A norm or ReLU that stands in
--- several places stays.
-local function followers(where, model, example)
+-- What follows each layer: by the graph of a run on an example, or in a Sequential.
+local function neighbours(where, model, example)
   if example then
     local behind, why = graph.behind(model, example)
     if behind then return behind end
@@ -73,6 +73,17 @@ local function followers(where, model, example)
   return behind
 end
 
+-- What becomes part of each layer: a norm or ReLU that stands in several places stays, and one whose hooks, or those of
+-- what it would join, would see something else.
+local function followers(where, model, example)
+  local behind = neighbours(where, model, example)
+  for layer, found in require "moth.each"(behind) do
+    if layer._hooks or found.norm and found.norm._hooks then found.norm, found.relu = nil, nil end
+    if found.relu and found.relu._hooks then found.relu = nil end
+  end
+  return behind
+end
+
 local function replaced(where, model, example, make)
   local list = configured(where, model)
   local behind = followers(where, model, example)
@@ -83,7 +94,7 @@ local function replaced(where, model, example, make)
     local relu = found.relu
     item.spec.relu = relu ~= nil
     item.spec.path, item.spec.last = item.path, paths[relu or found.norm or item.layer]
-    seen[item.layer] = make(item, found.norm)
+    seen[item.layer] = hooks.carry(item.layer, make(item, found.norm))
     if found.norm then seen[found.norm] = moth.nn.Identity() end
     if relu then seen[relu] = moth.nn.Identity() end
   end
@@ -93,7 +104,8 @@ end
 --- A copy of a model in evaluation with observers on the inputs of its layers (Linear, Conv1d, Conv2d, Embedding), for
 -- those that have a qconfig, of their own or from a module above; false leaves them alone. Batch norm and ReLU behind a
 -- layer are folded into it: neighbours in Sequential, or, with example_inputs (a tensor, or a list of arguments),
--- wherever the graph of the model has them; a ReLU module only where it is called once.
+-- wherever the graph of the model has them; a ReLU module only where it is called once. Layers keep their hooks; those
+-- with hooks are not folded.
 local signed = "quantization.%s(Module model, Tensor|list example_inputs?)"
 M.prepare = signature(signed:format "prepare", function(model, example)
   local where = "quantization.prepare"
@@ -101,7 +113,7 @@ M.prepare = signature(signed:format "prepare", function(model, example)
     check.fail("[%s] the model is in training: call eval(); prepare_qat is for training", where)
   end
   return replaced(where, model, example, function(item, norm)
-    local layer = fuse.folded(item.layer:clone(), norm)
+    local layer = fuse.folded(specs.plain(item.layer), norm)
     return prepared.ObservedLayer(layer, item.spec, item.config)
   end)
 end)
@@ -123,20 +135,20 @@ M.convert = signature("quantization.convert(Module model)", function(model)
   local where, seen, any = "quantization.convert", {}, false
   if model.training then check.fail("[%s] the model is in training: call eval()", where) end
   for path, m in model:named_modules() do
-    if prepared.is(m) then seen[m], any = m:convert(path), true end
+    if prepared.is(m) then seen[m], any = hooks.carry(m, m:convert(path)), true end
   end
   if not any then check.fail("[%s] the model has no prepared layer: it is not from prepare or prepare_qat", where) end
   return clone(model, seen):eval()
 end)
 
--- A copy in which layers of these classes, { [class] = true }, are replaced by make(layer, spec, path).
+-- A copy in which layers of these classes, { [class] = true }, are replaced by make(layer, spec).
 local function replace_kinds(model, set, keep, make)
   local seen, n = {}, 0
   for path, m in model:named_modules() do
-    local spec = set[getmetatable(m)] and not keep(path) and specs.of(m)
+    local spec = set[specs.class_of(m)] and not keep(path) and specs.of(m)
     if spec then
       spec.path, spec.last = path, path
-      seen[m], n = make(m, spec, path), n + 1
+      seen[m], n = hooks.carry(m, make(m, spec)), n + 1
     end
   end
   return clone(model, seen):eval(), n
@@ -172,9 +184,7 @@ M.quantize_weights = signature("quantization.quantize_weights(Module model, *, i
   string[] keep?)", function(model, bits, group, keep)
     local where = "quantization.quantize_weights"
     if bits ~= 4 and bits ~= 8 then check.fail("[%s] bits must be 4 or 8, got %d", where, bits) end
-    if group ~= 32 and group ~= 64 and group % 128 ~= 0 then
-      check.fail("[%s] group must be 32, 64 or a multiple of 128, got %d", where, group)
-    end
+    weights.check_group(where, group)
     local used = {}
     local function kept(path)
       for _, name in ipairs(keep or {}) do

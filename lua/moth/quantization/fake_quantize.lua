@@ -3,6 +3,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local is_exported = require "moth.export.active"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local observers = require "moth.quantization.observer"
@@ -34,14 +35,27 @@ function FakeQuantize:calculate_qparams() return self.observer:calculate_qparams
 function FakeQuantize:seen() return self.observer:seen() end
 function FakeQuantize:missing() return self.observer:missing() end
 
---- x -> x, rounded to the grid
-function FakeQuantize:forward(x)
+-- Takes x into account where it observes; is there a range to round by? What is exported has that of the last call.
+local function observed(self, x)
   local o = self.observer
+  if is_exported() then
+    if self.has_range == nil then
+      check.fail("[quantization.FakeQuantize] it has not run since it was made: call the model once before the export")
+    end
+    return self.has_range
+  end
   if self.observer_enabled and (self.training or self.always) then
     o(x)
     if o:seen() then self.scale, self.zero_point = o:calculate_qparams() end
   end
-  if not self.fake_quant_enabled or not o:seen() then return x end
+  self.has_range = o:seen()
+  return self.has_range
+end
+
+--- x -> x, rounded to the grid
+function FakeQuantize:forward(x)
+  local o = self.observer
+  if not observed(self, x) or not self.fake_quant_enabled then return x end
   if o.per_channel then
     return moth.fake_quantize_per_channel_affine(x, self.scale, self.zero_point, o.ch_axis, o.quant_min, o.quant_max)
   end
@@ -72,6 +86,7 @@ M.GroupFakeQuantize = Group
 
 --- Weights of 4 bits in groups, as nn.Linear's by quantize_weights.
 Group.__init = signature.init("quantization.GroupFakeQuantize(count group=32)", function(self, o)
+  weights.check_group("quantization.GroupFakeQuantize", o.group)
   self.group, self.bits = o.group, 4
 end)
 

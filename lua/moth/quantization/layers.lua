@@ -6,6 +6,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local is_exported = require "moth.export.active"
 local Module = require "moth.nn.module"
 local state_dict = require "moth.nn.state_dict"
 
@@ -14,15 +15,9 @@ local M = {}
 local Quantized = class("Quantized", Module)
 Quantized.__quantized = true
 
--- Whether the calls are recorded for a file (moth.export), in which packed weights have no place.
-local function is_exported()
-  local record = package.loaded["moth.export.record"]
-  return record ~= nil and record.active() ~= nil
-end
-
 -- The layout of the kernels; again where the weight is another one, or was written to.
 local function packed(self)
-  if is_exported() then return nil end
+  if is_exported() then return nil end -- files have no place for it
   local w, p = self.weight, rawget(self, "_packed")
   -- While a graph is recorded, nothing else may be asked of the tensor.
   if p and p.of == w and (B.compile.recording() or p.version == B.version(w)) then return p.tensor end

@@ -3,6 +3,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local is_exported = require "moth.export.active"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local state_dict = require "moth.nn.state_dict"
@@ -99,9 +100,9 @@ function Observer:update(x)
   self.min_val, self.max_val = lo, hi
 end
 
---- x -> x, which it has seen. Empty tensors tell nothing.
+--- x -> x, which it has seen. Empty tensors tell nothing; what is exported observes nothing.
 function Observer:forward(x)
-  if B.is_fake(x) or x:numel() == 0 then return x end
+  if B.is_fake(x) or is_exported() or x:numel() == 0 then return x end
   moth.no_grad(function() self:update(x:detach():to(moth.float32)) end)
   return x
 end

@@ -18,8 +18,18 @@ function M.is(m) return Module.is(m) and m.__prepared == true end
 
 local function adopt(self, layer, spec)
   self.spec = spec
+  local _, computed = specs.class_of(layer)
+  if computed then
+    self.source = layer -- weight and bias come of its parameters
+    return
+  end
   self.weight = layer.weight -- the same parameters: an optimizer may have them already
   if layer.bias then self.bias = layer.bias end
+end
+
+local function floats(self)
+  local from = self.source or self
+  return from.weight, from.bias
 end
 
 -- Gives a layer the observers of its qconfig, or what rounds in training.
@@ -52,7 +62,7 @@ local function look(self, qconfig, rounds)
 end
 
 --- x (…, embedding_dim) -> (…, num_embeddings), as nn.Embedding's
-function Prepared:as_linear(x) return moth.linear(x, self.weight) end
+function Prepared:as_linear(x) return moth.linear(x, (floats(self))) end
 
 function Prepared:extra_repr() return self.spec.text .. (self.spec.relu and ", relu=True" or "") end
 
@@ -99,9 +109,9 @@ function Observed:__init(layer, spec, qconfig)
 end
 function Observed:forward(x)
   if self.input_observer then x = self.input_observer(x) end
-  return specs.apply(self.spec, x, self.weight, self.bias)
+  return specs.apply(self.spec, x, floats(self))
 end
-function Observed:convert(path) return moth.no_grad(converted, self, path, self.weight, self.bias) end
+function Observed:convert(path) return moth.no_grad(converted, self, path, floats(self)) end
 M.ObservedLayer = Observed
 
 local Fake = class("FakeQuantizedLayer", Prepared)
@@ -125,18 +135,18 @@ local function along(f, ndim, dim)
 end
 
 function Fake:forward(x)
-  local spec, norm = self.spec, self.norm
-  if spec.kind == "embedding" then return specs.apply(spec, x, self.weight) end
+  local spec, norm, w, b = self.spec, self.norm, floats(self)
+  if spec.kind == "embedding" then return specs.apply(spec, x, w) end
   if self.weight_observer.bits ~= 4 then x = self.input_observer(x) end
-  if not norm then return specs.apply(spec, x, self.weight_observer(self.weight), self.bias) end
+  if not norm then return specs.apply(spec, x, self.weight_observer(w), b) end
   local factor, relu = factor_of(norm), spec.relu
-  local w = self.weight_observer(self.weight * along(factor, self.weight:dim(), 1))
+  w = self.weight_observer(w * along(factor, w:dim(), 1))
   spec.relu = false
   local y = specs.apply(spec, x, w)
   spec.relu = relu
   local channels = spec.kind == "linear" and y:dim() or y:dim() - (spec.kind == "conv2d" and 2 or 1)
   y = y / along(factor, y:dim(), channels)
-  if self.bias then y = y + along(self.bias, y:dim(), channels) end
+  if b then y = y + along(b, y:dim(), channels) end
   norm.training = self.training and not self.bn_frozen
   y = norm(y)
   return relu and y:relu() or y
@@ -144,7 +154,7 @@ end
 
 function Fake:convert(path)
   return moth.no_grad(function()
-    local w, b, norm = self.weight, self.bias, self.norm
+    local norm, w, b = self.norm, floats(self)
     if norm then
       local factor = factor_of(norm)
       w = w * along(factor, w:dim(), 1)

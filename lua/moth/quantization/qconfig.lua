@@ -53,6 +53,7 @@ M.get_default_qat_qconfig = signature("quantization.get_default_qat_qconfig(stri
   if bits ~= 8 and bits ~= 4 then
     check.fail("[quantization.get_default_qat_qconfig] weight_bits must be 8 or 4, got %d", bits)
   end
+  if bits == 4 then require("moth.quantization.weights").check_group("quantization.get_default_qat_qconfig", group) end
   return QConfig {
     activation = function() return fake.FakeQuantize(observers.MovingAverageMinMaxObserver()) end,
     weight = function(kind)

@@ -17,17 +17,36 @@ local function padding_of(m)
   return type(pad) == "table" and pad or { pad, pad }
 end
 
+--- A layer's class, apart from those that compute its weight, by parametrizations or masks; second result: do they?
+function M.class_of(m)
+  local cls, computed = getmetatable(m), false
+  for _, mark in ipairs { "_parametrized", "_pruned" } do
+    if rawget(m, mark) then cls, computed = cls.super, true end
+  end
+  return cls, computed
+end
+
+--- A copy of a layer whose weight and bias are plain parameters.
+function M.plain(m)
+  local copy, utils = m:clone(), moth.nn.utils
+  for _, name in ipairs { "weight", "bias" } do
+    if rawget(copy, "_pruned") and copy._pruned[name] then utils.prune.remove(copy, name) end
+    if utils.parametrize.is_parametrized(copy, name) then utils.parametrize.remove_parametrizations(copy, name) end
+  end
+  return copy
+end
+
 --- The description of a layer, or nil: it cannot be quantised.
 function M.of(m)
   local nn = moth.nn
-  local cls = getmetatable(m)
+  local cls = M.class_of(m)
+  if rawget(m, "forward") then return nil end -- a function of its own
   local spec = { text = m:extra_repr(), relu = false }
-  if m.weight and m.weight:numel() == 0 then return nil end
   if cls == nn.Linear then
     spec.kind = "linear"
   elseif cls == nn.Embedding then
     if m.max_norm or m.sparse then return nil end
-    spec.kind = "embedding"
+    spec.kind, spec.padding_idx, spec.by_freq = "embedding", m.padding_idx, m.scale_grad_by_freq
   elseif cls == nn.Conv2d or cls == nn.Conv1d then
     spec.kind = cls == nn.Conv2d and "conv2d" or "conv1d"
     spec.padding = padding_of(m)
@@ -36,7 +55,7 @@ function M.of(m)
   else
     return nil
   end
-  return spec
+  return m.weight:numel() > 0 and spec or nil
 end
 
 --- The layer's result with this weight and bias.
@@ -45,7 +64,7 @@ function M.apply(spec, x, w, b)
   if spec.kind == "linear" then
     y = moth.linear(x, w, b)
   elseif spec.kind == "embedding" then
-    y = moth.embedding(w, x)
+    y = moth.nn.functional.embedding(x, w, spec.padding_idx, nil, 2, spec.by_freq)
   else
     y = moth[spec.kind](x, w, b, spec.stride, spec.padding, spec.dilation, spec.groups)
   end
@@ -57,7 +76,9 @@ function M.classes(where, list, known)
   local check = require "moth.utils.check"
   local set = {}
   for i, cls in ipairs(list) do
-    if not known[cls] then
+    if known[getmetatable(cls)] then
+      check.fail("[%s] layer %d of the list is one %s, not the class: write nn.%s", where, i, cls.__name, cls.__name)
+    elseif not known[cls] then
       check.fail("[%s] layer %d of the list is %s, which cannot be quantised; nn.Linear and nn.Embedding can", where,
         i, type(cls) == "table" and rawget(cls, "__name") and "nn." .. cls.__name
           or type(cls) == "string" and "'" .. cls .. "'" or class.name(cls))

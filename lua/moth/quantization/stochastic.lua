@@ -1,5 +1,6 @@
 --- int8 whose rounding errors have the mean 0.
 local moth = require "moth"
+local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 
 local M = {}
@@ -8,6 +9,9 @@ local M = {}
 -- upper one, so that the mean of many is x itself. The draws are Philox's.
 -- @return int8 tensor, scale
 M.stochastic_int8 = signature("quantization.stochastic_int8(Tensor input, Generator generator?)", function(x, generator)
+  if not x:is_floating_point() then
+    check.fail("[quantization.stochastic_int8] expected a tensor of floats, got %s", x:dtype().name)
+  end
   return moth.no_grad(function()
     x = x:detach()
     local scale = x:numel() == 0 and moth.ones(1, { dtype = x:dtype() })

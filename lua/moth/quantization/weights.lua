@@ -1,14 +1,22 @@
 --- Weights as int8 with a scale for each row, or as 4 bits with a scale for each group of a row.
 local moth = require "moth"
 local check = require "moth.utils.check"
+local is_exported = require "moth.export.active"
 local signature = require "moth.utils.signature"
 
 local M = {}
 
+--- An error where the kernels know no groups of so many values.
+function M.check_group(where, group)
+  if group ~= 32 and group ~= 64 and group % 128 ~= 0 then
+    check.fail("[%s] group must be 32, 64 or a multiple of 128, got %d", where, group)
+  end
+end
+
 local function rows_of(w) return w:reshape(w:size(1), -1) end
 
 local function finite(where, w)
-  if w:numel() > 0 and not moth.isfinite(w):all():item() then
+  if not is_exported() and w:numel() > 0 and not moth.isfinite(w):all():item() then
     check.fail("[%s] the weight has elements that are inf or nan", where)
   end
 end

@@ -2,6 +2,7 @@
 -- by moth's own ops; of `when` only the branch taken. Positions count from 0.
 local B = require "moth_lua"
 local each = require "moth.each"
+local exporting = require "moth.export.active"
 local expr = require "moth.records.expr"
 local define = require "moth.records.define"
 local shapes = require "moth.records.shapes"
@@ -51,12 +52,6 @@ local gives_positions = { argmax = 1, argmin = 1, argsort = 1, nonzero = 1, max_
   topk = 2, kthvalue = 2, max_pool1d_with_indices = 2, max_pool2d_with_indices = 2, max_pool3d_with_indices = 2,
   adaptive_max_pool2d_with_indices = 2, adaptive_max_pool3d_with_indices = 2, native_running_max = 2,
   native_running_min = 2 }
-
--- Whether a program is recorded for export: its calls count positions from 1.
-local function exporting()
-  local recorder = package.loaded["moth.export.record"]
-  return recorder and recorder.active() ~= nil
-end
 
 --- Whether an op takes or gives positions.
 function M.has_positions(name)

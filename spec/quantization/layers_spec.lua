@@ -1,0 +1,110 @@
+-- Layers that are not plain ones: with hooks, parametrizations, masks, functions of their own; and what is exported
+-- before it is converted.
+local moth = require "moth"
+local nn, q = moth.nn, moth.quantization
+
+local function ways(m, x)
+  m.qconfig = q.get_default_qconfig "x86"
+  local p = q.prepare(m)
+  p(x)
+  local out = { dynamic = q.quantize_dynamic(m), static = q.convert(p), bits8 = q.quantize_weights(m, { bits = 8 }) }
+  m.qconfig = q.get_default_qat_qconfig "x86"
+  local t = q.prepare_qat(m:clone():train())
+  moth.no_grad(t, x)
+  out.trained = q.convert(t:eval())
+  return out
+end
+
+local function each_way(m, x, fn)
+  local want = m:eval()(x)
+  for name, got in pairs(ways(m, x)) do
+    assert.is_true(q.sqnr(want, got(x)) > 35, name)
+    fn(got, name)
+  end
+end
+
+describe("quantization of layers", function()
+  it("with hooks: the layers in their place have them, and are not folded with what follows", function()
+    moth.manual_seed(1)
+    local m = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    local calls = 0
+    m[1]:register_forward_hook(function(_, _, y)
+      calls = calls + 1
+      return y * 2 - 1
+    end)
+    m[3]:register_forward_pre_hook(function(_, input) return input[1] + 1 end)
+    each_way(m, moth.randn(40, 8), function(got)
+      local before = calls
+      got(moth.randn(2, 8))
+      assert.equal(before + 1, calls)
+    end)
+  end)
+
+  it("whose weights are computed: parametrized, pruned; training keeps to the mask", function()
+    moth.manual_seed(1)
+    local m = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 6)), nn.Tanh(), nn.Linear(6, 2))
+    nn.utils.prune.l1_unstructured(m[3], "weight", 0.5)
+    local zeros = m[3].weight:eq(0)
+    each_way(m, moth.randn(40, 8), function(got, name)
+      assert.is_true(got[1].__quantized and got[3].__quantized, name)
+      assert.is_true(got[3]:dequantized()[zeros]:eq(0):all():item(), name)
+    end)
+    local t = q.prepare_qat(m:train())
+    local opt = moth.optim.SGD(t:parameters(), { lr = 0.1 })
+    local before = m[3].weight:detach()
+    for _ = 1, 3 do
+      opt:zero_grad()
+      t(moth.randn(8, 8)):square():sum():backward()
+      opt:step()
+    end
+    local w = q.convert(t:eval())[3]:dequantized()
+    assert.is_true(w[zeros]:eq(0):all():item())
+    assert.is_true((w - before):abs():max():item() > 0.01)
+    assert.is_true(moth.equal(m[3].weight, before))
+  end)
+
+  it("with a forward of their own stay as they are", function()
+    local m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)):eval()
+    m[1].forward = function(self, x) return moth.linear(x, self.weight, self.bias) * 3 end
+    local x = moth.randn(5, 4)
+    assert.is_true(q.sqnr(m(x), q.quantize_dynamic(m)(x)) > 35)
+  end)
+
+  it("embeddings in training give the row padding_idx no gradient", function()
+    local m = nn.Sequential(nn.Embedding(5, 3, { padding_idx = 2 }), nn.Linear(3, 2))
+    m.qconfig = q.get_default_qat_qconfig()
+    local t = q.prepare_qat(m:train())
+    t(moth.tensor({ 1, 2, 3 }, { dtype = moth.int64 })):sum():backward()
+    local norms = t[1].weight.grad:abs():sum(2)
+    assert.is_true(norms[1]:item() > 0)
+    assert.equal(0, norms[2]:item())
+  end)
+
+  it("prepared or in training with rounding, are exported with the ranges they have", function()
+    moth.manual_seed(1)
+    local m, x = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3)), moth.randn(9, 2, 8)
+    m.qconfig = q.get_default_qconfig()
+    local p = q.prepare(m:eval())
+    p(x)
+    assert.is_true(moth.equal(p(x), moth.export(p, { x })(x)))
+    m.qconfig = q.get_default_qat_qconfig("x86", { weight_bits = 4 })
+    local t = q.prepare_qat(m:train()):eval()
+    assert.error_matches(function() moth.export(t, { x }) end, "call the model once before the export")
+    t:train()(x)
+    t:eval()
+    local path = os.tmpname() .. ".onnx"
+    finally(function() os.remove(path) end)
+    moth.onnx.export(t, { x }, path)
+    assert.is_true(q.sqnr(t(x), moth.onnx.load(path)(x)) > 100)
+    assert.is_true(moth.equal(t(x), moth.export(t, { x })(x)))
+  end)
+
+  it("wrong groups, lists and paths are refused where they are given", function()
+    assert.error_matches(function() q.get_default_qat_qconfig("x86", { weight_bits = 4, group = 48 }) end,
+      "%[quantization.get_default_qat_qconfig%] group must be 32, 64 or a multiple of 128, got 48")
+    local m = nn.Sequential(nn.Linear(4, 4)):eval()
+    assert.error_matches(function() q.quantize_dynamic(m, { m[1] }) end, "is one Linear, not the class")
+    assert.error_matches(function() q.fuse_modules(m, { { 1, 2 } }) end, "expected a path, got 1")
+    assert.error_matches(function() q.stochastic_int8(moth.arange(3)) end, "expected a tensor of floats, got int64")
+  end)
+end)
