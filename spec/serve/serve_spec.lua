@@ -54,6 +54,15 @@ describe_served("moth.serve #M428 #M429", function()
     assert.is_true(moth.equal(moth.tensor { out.outputs[1].data }, net(x):detach()))
   end)
 
+  it("answers clients that want the connection closed after it, as Python's urllib does", function()
+    for _, word in ipairs { "close", "Close", "close, TE" } do
+      local status, _, answer = infer("net", { inputs = { { name = "x1", shape = { 1, 4 }, datatype = "FP32",
+        data = { 1, 2, 3, 4 } } } }, { connection = word })
+      assert.equal(200, status, word)
+      assert.equal("close", answer.headers.connection)
+    end
+  end)
+
   it("answers batches, nested lists and names of outputs", function()
     local x = moth.randn(5, 4)
     local status, out = infer("net", { inputs = { { name = "x1", shape = { 5, 4 }, datatype = "FP32",

@@ -238,7 +238,7 @@ end
 local function head(self, status, fields, close, length)
   local h, connection, last = headers_of(status, fields), self.stream.connection, self.method == "HEAD"
   local old = self.stream.peer_version == 1.0 and (self:header "connection" or ""):lower() == "keep-alive"
-  close = close or self.listener.closing
+  close = close or self.closes or self.listener.closing
   if close or old then
     h = h:clone()
     h:append("connection", close and "close" or "keep-alive")
@@ -348,6 +348,9 @@ local function handle(handler, stream, listener)
     end
     return
   end
+  -- A client that asks for the connection's end after the answer: lua-http would close the reading side as soon as the
+  -- body is there, and is_gone could no longer tell whether the client waits.
+  request.closes, stream.close_when_done = stream.close_when_done, nil
   request.headers, request.method = headers, headers:get ":method"
   request.path, request.query = target_of(headers)
   listener.active = listener.active + 1
