@@ -1,6 +1,5 @@
 --- Four ways to run one network: forward alone, a training step, with checkpoints, with accumulated gradients. Memory
--- above
--- the model's, and time.
+-- above the model's, and time.
 --
 --     moth examples/bench_autograd_memory.lua [--quick]
 local moth = require "moth"

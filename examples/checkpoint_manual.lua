@@ -1,6 +1,5 @@
 --- A checkpoint by hand, with an autograd.Function: forward keeps the input alone, backward runs the function again
--- with
--- gradients on. The same gradients, less memory, more time; and moth.utils.checkpoint beside it.
+-- with gradients on. The same gradients, less memory, more time; and moth.utils.checkpoint beside it.
 --
 --     moth examples/checkpoint_manual.lua [--quick]
 local moth = require "moth"

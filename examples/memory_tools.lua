@@ -1,6 +1,5 @@
 --- Where memory goes: a breakdown by purpose, by module, a snapshot by line, the difference of two, a picture over
--- time,
--- a leak that is found, an estimate.
+-- time, a leak that is found, an estimate.
 --
 --     moth examples/memory_tools.lua [picture.svg]
 local moth = require "moth"

@@ -1,6 +1,5 @@
 -- Files of moth.edge.export: the bits of the program in this process, 1e-5 in the small library, also on arm64; files
--- that
--- are damaged; what cannot be exported.
+-- that are damaged; what cannot be exported.
 local moth = require "moth"
 local ffi = require "ffi"
 local nn = moth.nn
@@ -92,6 +91,28 @@ describe("moth.edge", function()
     agrees(function(a) return moth.cat({ a, a }, 1) + 1, a:sum() end, { moth.zeros(0, 3) })
     fails("index", exported(fn, { moth.randn(4, 3), moth.tensor({ 1, 4 }, { dtype = moth.int64 }) }), moth.randn(4, 3),
       moth.tensor({ 1, 5 }, { dtype = moth.int64 }))
+  end)
+
+  it("names outputs by the keys of the tables that they stand in, as ONNX files and moth serve do #M420", function()
+    local function names(list, field)
+      local out = {}
+      for i, item in ipairs(list) do out[i] = field and item[field] or item.name end
+      return table.concat(out, " ")
+    end
+    local path = os.tmpname()
+    local function check(edge, onnx, fn)
+      local ep = moth.export(fn, { moth.randn(2, 3) })
+      moth.edge.export(ep, path)
+      assert.equal(edge, names(moth.edge.load(path).outputs))
+      moth.onnx.export(ep, nil, path)
+      assert.equal(onnx, names(moth.onnx.InferenceSession(path):get_outputs()))
+    end
+    check("output_1 output_2", "output output_2", function(x) return x + 1, { x * 2 } end)
+    check("features logits", "features logits", function(x) return { logits = x * 2, features = x + 1, epoch = 3 } end)
+    check("output_1 output_2.a output_2.b.1 output_3.1.a", "output output_2.a output_2.b.1 output_3.1.a",
+      function(x) return x - 1, { b = { x + 1 }, a = x * 2 }, { { a = x } } end)
+    check("a.b a.b_2", "a.b a.b_2", function(x) return { ["a.b"] = x + 1, a = { b = x * 2 } } end)
+    os.remove(path)
   end)
 
   it("runs branches and loops on elements", function()

@@ -8,8 +8,8 @@
 -- In every fourth episode nothing requires grad, and all memory must come back.
 -- MOTH_DEVICE=cuda puts the tensors there. A finding is one line; each is told once, by op and kind. The line that runs
 -- is kept in the file $MOTH_FUZZ_STATE, for when the process dies; spec/fuzz/run.lua reads it and goes on behind that
--- episode (MOTH_FROM). A file as argument
--- (spec/fuzz/api.lua program.txt) is run line by line instead; it exits with 1 if it finds something.
+-- episode (MOTH_FROM). A file as argument (spec/fuzz/api.lua program.txt) is run line by line instead; it exits with 1
+-- if it finds something.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"

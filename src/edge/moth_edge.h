@@ -24,15 +24,15 @@ extern "C" {
 
 typedef struct MothModel MothModel;
 
-/* An input or output. Sizes are those of the dims last given to moth_edge_arena or moth_edge_run, at first the example's. */
+/* An input or output. Sizes are those of the dims last given to moth_edge_arena or moth_edge_run, at first the example's.
+ * dim, of an input: by dimension, which of the model's dims it is, -1 where its size is fixed; of an output NULL. */
 typedef struct MothIo {
   const char *name;
   const char *dtype; /* "float32", "int64", "bool", … */
   int itemsize;      /* bytes of an element */
   int ndim;
   const int64_t *shape;
-  const int *
-      dim; /* of an input: by dimension, which of the model's dims it is; -1: none, its size is fixed. Else NULL */
+  const int *dim;
   size_t nbytes;
 } MothIo;
 

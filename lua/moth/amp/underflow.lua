@@ -35,8 +35,7 @@ end
 
 --- Counts the elements of all gradients of a module, an optimizer or a list of parameters: { elements, zero,
 -- infinite, nan, zero_share, hint }, and prints as a line. hint, where half of them are 0 and autocast has used
--- float16, says what
--- helps. Waits for the device.
+-- float16, says what helps. Waits for the device.
 M.gradient_report = signature("amp.gradient_report(any parameters)", function(what)
   local r = { elements = 0, zero = 0, infinite = 0, nan = 0 }
   moth.no_grad(function()

@@ -27,8 +27,7 @@ function M.disable_saved_tensors_hooks(message, fn, ...)
 end
 
 --- Tensors that fn(...) saves for backward are kept in host memory until backward needs them, but not parameters
--- (leaves
--- that require a gradient), which stay alive anyway. save_on_cpu(fn, …) or
+-- (leaves that require a gradient), which stay alive anyway. save_on_cpu(fn, …) or
 -- save_on_cpu({ pin_memory = true }, fn, …): page-locked memory, for faster copies.
 function M.save_on_cpu(options, fn, ...)
   if check.is_callable(options) then return M.save_on_cpu({}, options, fn, ...) end

@@ -228,8 +228,7 @@ local function plan(graph, calls, outputs)
 end
 
 --- What runs a graph as generated kernels and calls, for a library of its own (moth.inductor): the graph, which may
--- be a
--- plain one of moth.compile.aot, and its steps, of which those with `fused` have programs. nil and why.
+-- be a plain one of moth.compile.aot, and its steps, of which those with `fused` have programs. nil and why.
 function M.steps(graph, inputs)
   return interpreted(function()
     local calls, outputs = read(graph)

@@ -1,6 +1,5 @@
 --- Files of moth.edge.export: safetensors, whose metadata has the calls of kernels as JSON. src/edge/file.c reads
--- them, and
--- says what they look like.
+-- them, and says what they look like.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
@@ -538,10 +537,9 @@ local function check_written(state, file, ninputs)
   end
 end
 
-local function output_names(count, given)
-  local names, used = {}, {}
-  for i = 1, count do
-    names[i] = given and given[i] or "output_" .. i
+local function output_names(ep, count, given)
+  local names, used = given or ep.program:result_names "output_", {}
+  for i = 1, #names do
     if type(names[i]) ~= "string" or used[names[i]] then
       check.fail("[edge.export] output_names: expected different names as strings, got %s", tostring(names[i]))
     end
@@ -572,8 +570,7 @@ end
 M.check_program = check_program
 
 --- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
--- dtypes for
--- `make edge`, low = what moth_lua says of the graph at the example's sizes }.
+-- dtypes for `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
   check_program(ep)
   local low = records.at_sizes(ep.program, function(point)
@@ -598,7 +595,7 @@ function M.of_calls(ep, low, calls, o)
   file.count = #ep.program.inputs + #state
   self:run(calls, low.calls)
   check_written(state, file, #ep.program.inputs)
-  local outputs, given = {}, output_names(#low.outputs, o.output_names)
+  local outputs, given = {}, output_names(ep, #low.outputs, o.output_names)
   for i, id in ipairs(low.outputs) do outputs[i] = { name = given[i], id = self.of[id] } end
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[edge.export] files need lua-cjson (Debian: lua-cjson)") end

@@ -14,8 +14,7 @@ local C = B.compile
 local M = {}
 
 -- The graph of a program at the example's sizes. All tensors are its inputs, as in compiled segments: those of the
--- program
--- come behind its arguments, in the order of `names`.
+-- program come behind its arguments, in the order of `names`.
 local function graph_of(ep, names)
   local list, count = {}, #ep.program.inputs
   for i, input in ipairs(ep.program.inputs) do list[i] = B.ops.zeros(input.shape, { dtype = input.dtype }) end
@@ -47,8 +46,7 @@ local function kernel_of(step, low)
 end
 
 --- The program with its calls and kernels in their order, as moth.edge.file.write takes it; the C text of the
--- kernels; what
--- moth_lua says of the graph; the list of calls of it and { kernel = … }.
+-- kernels; what moth_lua says of the graph; the list of calls of it and { kernel = … }.
 function M.lower(ep, names)
   file.check_program(ep)
   for node in ep.program:calls() do

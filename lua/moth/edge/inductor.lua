@@ -4,8 +4,7 @@
 --     moth.aot_compile(ep, { out = "model.so" })          -- model.so, and model.h beside it
 --
 -- What can be computed together is C code that is generated for the program, as in moth.compile; other calls are
--- those of
--- moth's kernels. Without `target` the library is for this processor and stands on libmoth.so: the bits of
+-- those of moth's kernels. Without `target` the library is for this processor and stands on libmoth.so: the bits of
 -- moth.compile.
 -- docs/deploy.md has an example in C.
 local export = require "moth.export"
@@ -176,10 +175,9 @@ end
 
 --- Compiles an exported program to a shared library, and writes its header beside it. out: its path, "….so". name: what
 -- its two functions begin with (moth_aoti_load, moth_aoti_run). target: a processor and system, "aarch64-linux-gnu",
--- whose
--- compiler is target .. "-gcc", or $MOTH_CC; library: the libmoth_edge.a for it (`make edge CROSS=…`). Sizes are
--- those of
--- the example: programs with dynamic dimensions are errors. output_names as of moth.edge.export. Returns the path.
+-- whose compiler is target .. "-gcc", or $MOTH_CC; library: the libmoth_edge.a for it (`make edge CROSS=…`). Sizes are
+-- those of the example: programs with dynamic dimensions are errors. output_names as of moth.edge.export. Returns the
+-- path.
 --
 -- The library has the weights in it. It needs libmoth.so where it was found; with `target` it needs nothing but libm.
 M.aot_compile = signature("inductor.aot_compile(any program, *, path out, string name='moth_aoti', string target?, \z

@@ -4,8 +4,7 @@
 --     moth.edge.export(ep, "model.mte")
 --
 -- A file has the calls of kernels that the program comes down to. The library (`make edge`), its C API and what it is
--- not
--- made for: docs/deploy.md. moth.edge.load runs a file in this process, by the same code.
+-- not made for: docs/deploy.md. moth.edge.load runs a file in this process, by the same code.
 local moth = require "moth"
 local export = require "moth.export"
 local check = require "moth.utils.check"
@@ -15,8 +14,7 @@ local lazy = require "moth.lang.lazy"
 local M = {}
 
 --- Writes an exported program to a file for the edge library. Dimensions of dynamic_shapes stay dynamic.
--- output_names: names of
--- the outputs, else "output_1", …
+-- output_names: names of the outputs, else the keys of the tables that they stand in, or "output_1", …
 --
 -- moth.cond and moth.while_loop are branches and loops there. Parameters and buffers that the program writes to are
 -- copied when the file is loaded, and keep what is written from run to run, until session:reset() (moth_edge_reset).
@@ -33,8 +31,7 @@ M.export = signature("edge.export(any program, path path, *, table output_names?
 end)
 
 --- The file's program, run in this process by the code of the edge library on libmoth's kernels: a function of
--- tensors that
--- returns tensors. To see what C will see.
+-- tensors that returns tensors. To see what C will see.
 M.load = signature("edge.load(path path)", function(path) return require("moth.edge.session").load(path) end)
 
 lazy(M, "moth.edge.", {}, "moth.edge")

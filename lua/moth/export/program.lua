@@ -169,6 +169,30 @@ function Program:run(state, dims, inputs, device, decompose)
   return unpack(outputs, 1, #self.outputs)
 end
 
+--- The names of the outputs: the keys of the tables that they stand in, joined by dots; prefix .. its number for one
+-- that has none.
+function Program:result_names(prefix)
+  local names, used, at = {}, {}, 0
+  local function visit(node, path, named)
+    if node then
+      for i, key in ipairs(node.keys) do
+        local word = type(key) == "number" and ("%d"):format(key) or tostring(key)
+        visit(node[i], path and path .. "." .. word or word, named or type(key) == "string")
+      end
+      return
+    end
+    at = at + 1
+    local n = self.results.leaves[at].tensor
+    if not n then return end
+    local name = named and path:gsub("^%d", prefix .. "%0") or prefix .. n
+    names[n] = used[name] and name .. "_" .. n or name
+    used[names[n]] = true
+  end
+  local spec = self.results.spec -- of the list of all values that the function returns
+  visit(#spec.keys == 1 and spec[1] or spec)
+  return names
+end
+
 --- Takes out calls that only make values which nothing reads.
 function Program:prune()
   local read, kept = {}, {}

@@ -13,9 +13,8 @@ local M = {}
 local own = debug.getinfo(1, "S").source:match("^(.*[/\\])memory[/\\]history%.lua$") or "@?"
 
 --- Begins to record (with an empty record), or with false ends recording: each allocation of host and device memory,
--- with
--- the lines of Lua that led to it. The last max_entries allocations and releases are kept for events() and timeline();
--- all live blocks are. Costs some microseconds an allocation.
+-- with the lines of Lua that led to it. The last max_entries allocations and releases are kept for events() and
+-- timeline(); all live blocks are. Costs some microseconds an allocation.
 M.record_history = signature("memory.record_history(bool enabled=true, *, size max_entries=100000)", function(on, o)
   if on then B.history_start(o.max_entries, own) else B.history_stop() end
 end, true)

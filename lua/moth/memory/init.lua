@@ -40,8 +40,7 @@ M.limit = signature("memory.limit()", function()
 end)
 
 --- Lua's collector does not see the bytes of tensors: a full collection runs when they have grown by this many since
--- the
--- last one (64 MB), or by half of what is alive, if that is more; earlier where it costs little. Returns the number
+-- the last one (64 MB), or by half of what is alive, if that is more; earlier where it costs little. Returns the number
 -- before.
 M.set_gc_pressure = signature("memory.set_gc_pressure(size bytes)", function(bytes) return (B.gc_pressure(bytes)) end)
 

@@ -159,10 +159,9 @@ end
 
 --- Calls fn(step) for warmup and then for steps, and looks for blocks that each of these steps has left behind.
 -- Returns { leaks, steps, bytes_per_step, tensors_per_step }, which prints as a text; leaks: a list of { line (that
--- made
--- them), kind ("tensor", or "other": nodes of graphs, headers), per_step, bytes_per_step, held_by (a path from a local,
--- an upvalue or a global, of those that Lua refers to; nil: a graph retains them), trace }, first those that Lua refers
--- to. Options: steps = 4, warmup = 2.
+-- made them), kind ("tensor", or "other": nodes of graphs, headers), per_step, bytes_per_step, held_by (a path from a
+-- local, an upvalue or a global, of those that Lua refers to; nil: a graph retains them), trace }, first those that Lua
+-- refers to. Options: steps = 4, warmup = 2.
 M.leak_check = signature("memory.leak_check(callable fn, *, count steps=4, size warmup=2)", function(fn, o)
   if o.steps + o.warmup > 1000 then
     check.fail("[memory.leak_check] steps and warmup: at most 1000 together, got %g", o.steps + o.warmup)

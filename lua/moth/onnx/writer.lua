@@ -568,11 +568,12 @@ function M.model(ep, o)
     end
   end
   for i, node in ipairs(program.nodes) do self:call(node, i) end
-  local outputs, indices, inputs = {}, {}, {}
+  local outputs, indices, inputs, names = {}, {}, {}, program:result_names "output_"
+  if names[1] == "output_1" then names[1] = "output" end
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
     if o.index_base == 1 then v = self:shifted(v, false) elseif positions[i] then v = self:shifted(v, true) end
-    local wanted = self:fresh(o.output_names and o.output_names[i] or i == 1 and "output" or "output_" .. i)
+    local wanted = self:fresh(o.output_names and o.output_names[i] or names[i])
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
     outputs[i] = messages.value(wanted, v.dtype, shown(v.shape))

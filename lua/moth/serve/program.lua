@@ -4,25 +4,6 @@ local check = require "moth.utils.check"
 
 local M = {}
 
--- The names of a program's results: the keys of the table that it gives, or y1, y2, … by position.
-local function result_names(spec)
-  local names = {}
-  local function visit(node, path)
-    if node == false then
-      names[#names + 1] = path
-      return
-    end
-    for i, key in ipairs(node.keys) do
-      local word = type(key) == "number" and ("%d"):format(key) or tostring(key)
-      visit(node[i], path == nil and (type(key) == "number" and "y" .. word or word)
-        or path .. (type(key) == "number" and word or "." .. word))
-    end
-  end
-  local one_table = #spec.keys == 1 and spec[1] ~= false
-  visit(one_table and spec[1] or spec, nil)
-  return names
-end
-
 -- The dimension that is the first of all inputs and, unchanged, of all outputs: its name; nil: there is none.
 local function batch_of(sig)
   local name
@@ -80,7 +61,7 @@ end
 function M.load(options)
   local ep = moth.export.load(options.path, options.device and { map_location = options.device } or {})
   local sig = ep.signature
-  local names, batch = result_names(ep.program.results.spec), batch_of(sig)
+  local names, batch = ep.program:result_names "y", batch_of(sig)
   if #ep.program.results.leaves ~= #sig.outputs then
     check.fail("[serve] %s gives values that are no tensors: export a function that gives tensors alone", options.path)
   end
@@ -90,7 +71,7 @@ function M.load(options)
   end
   for i, leaf in ipairs(ep.program.results.leaves) do
     local output = sig.outputs[leaf.tensor]
-    out.outputs[i] = { name = names[i], dtype = output.dtype, shape = shape_of(output.shape, batch) }
+    out.outputs[i] = { name = names[leaf.tensor], dtype = output.dtype, shape = shape_of(output.shape, batch) }
   end
   local range = batch and ep.program.dims[batch]
   if range then out.batch = { min = math.max(range.min, 1), max = range.max, multiple_of = range.multiple_of } end

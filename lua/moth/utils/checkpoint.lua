@@ -161,8 +161,7 @@ local function meta(x) return { B.tensor_dtype(x), tostring(x:size()), tostring(
 local function bytes_of(x) return B.numel(x) * B.tensor_dtype(x).itemsize end
 
 -- The tensors that a run has made and saved are garbage of Lua's once it is over; backward's memory would grow by
--- them until
--- the next collection of garbage, so one runs here where they are many.
+-- them until the next collection of garbage, so one runs here where they are many.
 local SOME, SHARE = 8 * 2 ^ 20, 4
 local garbage = 0
 local function count_garbage(bytes)
@@ -443,8 +442,7 @@ function M.checkpoint(fn, ...)
 end
 
 --- Runs a Sequential, or a list of functions, in `segments` parts, all but the last as checkpoints: with the square
--- root
--- of their number the memory of activations grows by it. checkpoint_sequential(seq, segments, x, options).
+-- root of their number the memory of activations grows by it. checkpoint_sequential(seq, segments, x, options).
 function M.checkpoint_sequential(functions, segments, ...)
   local where = "checkpoint_sequential"
   if type(functions) ~= "table" then
