@@ -34,6 +34,12 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     assert.equal("echo", cjson.decode(server:get("/v1/models").body).data[1].id)
   end)
 
+  it("takes zero bytes as characters", function()
+    local status, out = post("/v1/completions", { model = "echo", prompt = "a\0b", stop = "\0c" })
+    assert.equal(200, status)
+    assert.equal("a\0b", out.choices[1].text)
+  end)
+
   it("chats, whole and as a stream", function()
     local messages = { { role = "system", content = "be" }, { role = "user",
       content = { { type = "text", text = "good " }, { type = "text", text = "morning" } } } }

@@ -193,11 +193,8 @@ describe_served("moth.serve #M428 #M429", function()
     assert.equal(405, answer.status)
     assert.equal("POST", answer.headers.allow)
     assert.equal(413, (infer("net", (" "):rep(5000))))
-    assert.equal(415, (infer("net", "x", { ["content-encoding"] = "gzip" })))
-    local client = server:connect()
-    client:send "POST /v2/models/net/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-    assert.equal(411, client:receive().status)
-    client:close()
+    assert.equal(415, (infer("net", "x", { ["content-encoding"] = "br" })))
+    local client
     for host, status in pairs { ["evil.example"] = 421, ["models.example:80"] = 200, ["[::1]:1"] = 200,
       ["10.1.2.3"] = 200 } do
       client = server:connect()

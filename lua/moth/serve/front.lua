@@ -9,6 +9,7 @@ local ffi = require "ffi"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local frames = require "moth.serve.frames"
+local gunzip = require "moth.serve.gunzip"
 
 local M = {}
 
@@ -177,32 +178,63 @@ function Request:is_gone()
   return got == 0
 end
 
---- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
-function Request:body(most, seconds)
-  if self.headers:has "transfer-encoding" then return nil, 411, "send the body with a Content-Length" end
-  if (self:header "content-encoding" or "identity") ~= "identity" then
-    return nil, 415, "send the body without Content-Encoding"
+-- Whether a body comes in chunks; else its size in bytes. nil, a status and why: neither can be told.
+local function framing(request)
+  local headers = request.headers
+  local length, second = headers:get "content-length"
+  local coding = headers:get_comma_separated "transfer-encoding"
+  if coding then
+    if coding:lower() ~= "chunked" then return nil, 501, "of Transfer-Encoding, only chunked is known" end
+    if length or request.stream.peer_version == 1.0 then
+      return nil, 400, "Transfer-Encoding beside Content-Length, or in HTTP/1.0"
+    end
+    return true
   end
-  local length, second = self.headers:get "content-length"
   if second and second ~= length then return nil, 400, "there are two headers Content-Length" end
-  if not length then return self.method ~= "POST" and "" or nil, 411, "send the body with a Content-Length" end
+  if not length then
+    if request.method ~= "POST" then return 0 end
+    return nil, 411, "send the body with a Content-Length, or in chunks"
+  end
   local size = length:find("^%d+$") and tonumber(length)
   if not size then return nil, 400, "Content-Length is no number" end
-  if size > most then return nil, 413, ("the body of %.0f bytes is larger than %.0f"):format(size, most) end
-  if (self:header "expect" or ""):lower() == "100-continue" and size > 0 then
+  return size
+end
+
+local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
+
+--- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
+function Request:body(most, seconds)
+  local coding = (self:header "content-encoding" or "identity"):lower()
+  if coding ~= "identity" and coding ~= "gzip" then
+    return nil, 415, "of Content-Encoding, only gzip is known"
+  end
+  local size, status, why = framing(self)
+  if not size then return nil, status, why end
+  local in_chunks, too_large = size == true, "the body%s is larger than %.0f bytes"
+  if not in_chunks and size > most then return nil, 413, too_large:format((" of %.0f"):format(size), most) end
+  if (self:header "expect" or ""):lower() == "100-continue" and size ~= 0 then
     self.stream:write_continue(seconds)
   end
-  local parts, got, deadline = {}, 0, M.now() + seconds
-  while got < size do
-    local chunk, _, why = self.stream:get_next_chunk(deadline - M.now())
+  local whole, parts, got, deadline = {}, {}, 0, M.now() + seconds
+  while in_chunks or got < size do
+    local chunk, message, number = self.stream:get_next_chunk(deadline - M.now())
     if not chunk then
-      if why == errno.ETIMEDOUT then return nil, 408, ("the body took longer than %g s"):format(seconds) end
+      if in_chunks and message == nil and number == nil then break end
+      if number == errno.ETIMEDOUT then return nil, 408, ("the body took longer than %g s"):format(seconds) end
+      if number == errno.EILSEQ then return nil, 400, "the body's chunks cannot be understood" end
       return nil, 400, "the body ended early"
     end
     got = got + #chunk
+    if got > most then return nil, 413, too_large:format("", most) end
     parts[#parts + 1] = chunk
+    if #parts == FAIR then
+      whole[#whole + 1], parts = table.concat(parts), {}
+      M.pause()
+    end
   end
-  return table.concat(parts)
+  local body = table.concat(whole) .. table.concat(parts)
+  if coding == "gzip" and body ~= "" then return gunzip(body, most) end
+  return body
 end
 
 local WRITE = 30 -- seconds in which a client must take a piece of what is written
@@ -313,6 +345,32 @@ local function read_header(connection, seconds)
   return plain_header(connection, seconds)
 end
 
+-- What has come of a chunk: lua-http would wait for the whole, of up to 4 GB, and read it anew with each packet.
+-- chunk_left: bytes that are to come; 0: of a chunk whose end is; nil: a chunk's first line is.
+local function read_body_chunk(connection, seconds)
+  local socket, left, deadline = connection.socket, connection.chunk_left, M.now() + (seconds or math.huge)
+  local function damaged() return nil, "damaged", errno.EILSEQ end
+  if left == 0 then
+    local stop, message, number = socket:xread(2, seconds)
+    if not stop then return nil, message, number end
+    if stop ~= "\r\n" then return damaged() end
+    left, connection.chunk_left = nil, nil
+  end
+  if not left then
+    local line, message, number = socket:xread("*L", math.max(0, deadline - M.now()))
+    if not line then return nil, message, number end
+    local digits = line:match "^(%x+)[ \t]*\r\n$" or line:match "^(%x+)[ \t]*;.*\r\n$"
+    digits = digits and digits:match "^0*(.*)$"
+    if not digits or #digits > 8 then return damaged() end
+    if digits == "" then return false end
+    left = tonumber(digits, 16)
+    connection.chunk_left = left
+  end
+  local part, message, number = socket:xread(-math.min(left, PIECE), math.max(0, deadline - M.now()))
+  if part then connection.chunk_left = left - #part end
+  return part, message, number
+end
+
 local DAMAGED = '{"error":"the headers cannot be understood"}'
 -- Where not even the first line can be read, lua-http has no request to answer.
 local NO_REQUEST = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: " .. #DAMAGED
@@ -331,7 +389,7 @@ end
 
 local function handle(handler, stream, listener)
   stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
-  stream.connection.read_header = read_header
+  stream.connection.read_header, stream.connection.read_body_chunk = read_header, read_body_chunk
   await_turn(stream)
   local request = Request()
   request.stream, request.started, request.listener = stream, M.now(), listener

@@ -33,8 +33,11 @@ local function boolean(v, name)
   return v
 end
 
+-- B.is_text, which is for names in files, refuses zero bytes; in a text of JSON they are characters as others are.
+local function is_utf8(s) return B.is_text((s:gsub("%z", " "))) end
+
 local function text(v, name)
-  if type(v) ~= "string" or not B.is_text(v) then refuse(name, "expected a text of UTF-8") end
+  if type(v) ~= "string" or not is_utf8(v) then refuse(name, "expected a text of UTF-8") end
   return v
 end
 
@@ -172,7 +175,7 @@ end
 
 -- A token as a text; bytes that are none are written out, so that different ones stay different.
 local function whole(s)
-  if B.is_text(s) then return s end
+  if is_utf8(s) then return s end
   return "bytes:" .. s:gsub(".", function(c) return ("\\x%02x"):format(c:byte()) end)
 end
 
