@@ -13,7 +13,7 @@ local out, size = ffi.new "char *[1]", ffi.new "size_t[1]"
 return function(bytes, most)
   if C.moth_serve_gunzip(bytes, #bytes, most, out, size) ~= 0 then
     local why = ffi.string(C.moth_serve_last_error())
-    if why:find("more than", 1, true) then return nil, 413, ("the body expands to more than %.0f bytes"):format(most) end
+    if why:find("more than", 1, true) then return nil, 413, ("the body expands to over %.0f bytes"):format(most) end
     return nil, 400, "the body: " .. why
   end
   local text = ffi.string(out[0], size[0])
