@@ -369,7 +369,7 @@ parity: all
 # through Lua (spec/fuzz/api.lua), on the CPU and on the emulation. MOTH_SEED repeats all but the first. The last line says
 # how many inputs each parser had.
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
-PARSERS   = graph onnx http gguf tokenizer checkpoint
+PARSERS   = graph onnx http gguf tokenizer template checkpoint
 FUZZ_LUA  = MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} $(LUAJIT) spec/fuzz/run.lua --build=$(B)/asan \
   --preload=$$(gcc -print-file-name=libasan.so) $(if $(FUZZ_RUNS),MOTH_CASES=$(FUZZ_RUNS),MOTH_SECONDS=$(FUZZ_SECONDS))
 # said(name, command): runs it, and keeps what it says

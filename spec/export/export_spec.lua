@@ -194,6 +194,18 @@ describe("moth.export", function()
     assert.truthy(text:find("export_spec.lua:%d+"))
   end)
 
+  it("a program of large inputs is read, looked at and recorded anew without memory for them #M414", function()
+    local ep = saved(moth.export(function(x) return x:view(-1) * 2, x:sum(1) end, { moth.zeros(1000000, 4) },
+      { dynamic_shapes = { { [1] = "n" } } }), "large.mth2")
+    collectgarbage()
+    local before = moth.memory.stats().live
+    moth.memory.reset_peak()
+    local again = moth.export.load(path("large.mth2"))
+    assert.equal(tostring(ep), tostring(again))
+    assert.equal(2, #again:record_again().outputs)
+    assert.is_true(moth.memory.stats().peak < before + 1e6)
+  end)
+
   it("loops with more values than an op has results #M417", function()
     local function f(x)
       return moth.while_loop(function(n) return n:lt(4) end,

@@ -358,8 +358,12 @@ static inline bool number_tensor(MothSegment *s, MothTensor *t, bool revives, ui
   }
   if (t->keys & MOTH_KEY_LAZY && (!revives || moth_lazy_revive(t) != MOTH_OK))
     return false;
-  if (t->keys &
-      (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_BATCH | MOTH_KEY_TANGENT))
+  uint32_t refused =
+      MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_BATCH | MOTH_KEY_TANGENT;
+  if (s->recorder && s->recorder->trace->capture &&
+      !(t->keys & MOTH_KEY_LAZY)) /* nothing computes */
+    refused &= ~(uint32_t)MOTH_KEY_FAKE;
+  if (t->keys & refused)
     return false;
   k = s->nvalues + (*nnew)++;
   s->values[k] = t;

@@ -254,16 +254,19 @@ end
 --- Arguments of the example's sizes; their elements are not set.
 function Exported:example_inputs() return unpack(example_inputs(self), 1, count_args(self.spec)) end
 
+-- The same without memory, for records.
+local function fake_inputs(self) return moth.fake_mode(example_inputs, self) end
+
 -- The graph of moth.compile at the example's sizes.
 local function graph_of(self)
-  local list = example_inputs(self)
+  local list = fake_inputs(self)
   list.n = count_args(self.spec)
   return require("moth.compile.explain").capture(function(...) return self(...) end, list)
 end
 
 -- The program that its calls make, at the example's sizes.
 function Exported:record_again()
-  local list = example_inputs(self)
+  local list = fake_inputs(self)
   return (records.record(function(...) return self(...) end, list))
 end
 

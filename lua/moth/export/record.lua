@@ -344,7 +344,7 @@ function M.once(fn, given, dims, recorder)
       shape[k] = dims[n] or n
       same = same and shape[k] == t:size(k)
     end
-    tensors[i] = same and t:detach() or B.ops.empty(shape, { dtype = t:dtype(), device = t:device() })
+    tensors[i] = same and t:detach() or moth.fake_mode(B.ops.empty, shape, { dtype = t:dtype(), device = t:device() })
   end
   recorder.parts = {}
   while true do
@@ -352,7 +352,7 @@ function M.once(fn, given, dims, recorder)
     if program then return program end
     local wanted, parts = recorder.wanted, {}
     for i, like in ipairs(wanted.given.tensors) do
-      local t = B.ops.empty(like.size, { dtype = like.dtype, device = like.device })
+      local t = moth.fake_mode(B.ops.empty, like.size, { dtype = like.dtype, device = like.device })
       wanted.given.tensors[i], wanted.given.leaves[i] = t, t
     end
     for i, part in ipairs(wanted.functions) do

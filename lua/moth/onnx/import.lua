@@ -77,6 +77,7 @@ end
 --- The dimension of an axis that counts from 0, or from the end: counted from 1.
 function Call:dim(axis, x)
   local n = type(x) == "number" and x or x:dim()
+  if axis % 1 ~= 0 then self:fail("an axis is a whole number, got %g", axis) end -- NaN, too
   if axis < -n or axis >= n then self:fail("axis %d of a tensor of %d dimensions", axis, n) end
   return axis < 0 and axis + n + 1 or axis + 1
 end

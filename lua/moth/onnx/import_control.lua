@@ -231,9 +231,9 @@ rule("SequenceLength", "", function(c, s)
 end, CONTROL)
 sequence("ConcatFromSequence", "axis new_axis=0", function(c, s)
   local first = s[1] or c:fail("an empty sequence")
-  if c.new_axis == 1 then return moth.stack(copy(s), c:dim(c.axis, first:dim() + 1)) end
   local list = {}
   for i, v in ipairs(s) do list[i] = v end
+  if c.new_axis == 1 then return moth.stack(list, c:dim(c.axis, first:dim() + 1)) end
   return moth.cat(list, c:dim(c.axis, first))
 end)
 sequence("SplitToSequence", "axis=0 keepdims=1", function(c, x, split)

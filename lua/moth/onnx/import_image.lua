@@ -7,18 +7,26 @@ local F = moth.nn.functional
 
 -- ---- Resize --------------------------------------------------------------------------------------
 
--- Where the middle of element i (from 0) of the result lies; nil beyond it: "outside".
+-- Scales are float32, and so is what runtimes compute of them: 3 / 0.6 is 5 there, and 4.9999998 in double.
+local box = require("ffi").new "float[1]"
+local function single(v)
+  box[0] = v
+  return box[0]
+end
+
+-- Where the middle of element i (from 0) of the result lies; nil beyond it: "outside". The length of a result is a
+-- whole number, as PyTorch's and onnxruntime's (the reference of ONNX takes scale * size for it).
 local coordinates = {
-  half_pixel = function(i, r) return (i + 0.5) / r.scale - 0.5 end,
-  pytorch_half_pixel = function(i, r) return r.length == 1 and -0.5 or (i + 0.5) / r.scale - 0.5 end,
-  asymmetric = function(i, r) return i / r.scale end,
-  align_corners = function(i, r) return r.length == 1 and 0 or i * (r.size - 1) / (r.length - 1) end,
+  half_pixel = function(i, r) return single((i + 0.5) / r.scale) - 0.5 end,
+  pytorch_half_pixel = function(i, r) return r.out == 1 and -0.5 or single((i + 0.5) / r.scale) - 0.5 end,
+  asymmetric = function(i, r) return single(i / r.scale) end,
+  align_corners = function(i, r) return r.out == 1 and 0 or single(i * (r.size - 1) / (r.out - 1)) end,
   half_pixel_symmetric = function(i, r)
     return r.size / 2 * (1 - r.out / r.length) + (i + 0.5) / r.scale - 0.5
   end,
   tf_crop_and_resize = function(i, r)
     local from, to = r.roi[1], r.roi[2]
-    local x = r.length == 1 and (to - from) * (r.size - 1) / 2 or i * (to - from) * (r.size - 1) / (r.length - 1)
+    local x = r.out == 1 and (to - from) * (r.size - 1) / 2 or i * (to - from) * (r.size - 1) / (r.out - 1)
     return x + from * (r.size - 1)
   end,
 }
@@ -142,7 +150,7 @@ rule("Resize", "antialias=0 axes coordinate_transformation_mode='half_pixel' cub
       local d = c:dim(a, n)
       local size = x:size(d)
       local scale = factor and factor[i] or ratio or targets[i] / size
-      local out = factor and math.floor(scale * size) or ratio and math.floor(scale * size + 0.5) or targets[i]
+      local out = factor and math.floor(single(scale * size)) or ratio and math.floor(scale * size + 0.5) or targets[i]
       local r = { size = size, scale = scale, out = out, length = scale * size }
       if c.coordinate_transformation_mode == "tf_crop_and_resize" then
         r.roi = { region[i] or 0, region[#axes + i] or 1 }
@@ -199,6 +207,8 @@ local function bilinear(list, size)
   return low, high, rest, inside
 end
 
+local MOST_SAMPLES = 2 ^ 20 -- of a region, in one direction
+
 rule("RoiAlign", "coordinate_transformation_mode='half_pixel' mode='avg' output_height=1 output_width=1 \z
   sampling_ratio=0 spatial_scale=1", function(c, x, rois, batches)
   local boxes, batch, out = c:list(rois), c:list(batches), {}
@@ -212,6 +222,9 @@ rule("RoiAlign", "coordinate_transformation_mode='half_pixel' mode='avg' output_
       if offset == 0 then length = math.max(length, 1) end
       local bin = length / count
       local samples = c.sampling_ratio > 0 and c.sampling_ratio or math.max(math.ceil(length / count), 1)
+      if samples * count > MOST_SAMPLES or length ~= length then
+        c:fail("region %d, %g elements long, takes %g samples: at most %d", i, length, samples * count, MOST_SAMPLES)
+      end
       local list = {}
       for p = 0, count - 1 do
         for s = 0, samples - 1 do list[#list + 1] = from + p * bin + (s + 0.5) * bin / samples end

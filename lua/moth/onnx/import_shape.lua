@@ -178,10 +178,12 @@ rule("Split", "axis=0 split num_outputs", function(c, x, given)
   local n, out, at = x:size(dim), {}, 1
   if not sizes then
     local count = c.num_outputs or c.count
+    if count ~= c.count then c:fail("num_outputs is %d, but the node has %d results", count, c.count) end
     local each = math.ceil(n / count)
     sizes = {}
     for i = 1, count do sizes[i] = math.max(0, math.min(each, n - each * (i - 1))) end
   end
+  if #sizes ~= c.count then c:fail("the sizes of %d parts, but the node has %d results", #sizes, c.count) end
   for i, size in ipairs(sizes) do
     out[i] = x:narrow(dim, at, size)
     at = at + size

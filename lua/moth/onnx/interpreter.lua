@@ -17,6 +17,7 @@ local M = {}
 
 local MAX_DEPTH = 32 -- of functions in functions
 local MOST_NODES = 2 ^ 18 -- that functions make: each may call another one many times
+local MOST_VALUES = 4000 -- inputs, or results, of a node: a call of Lua takes 8000
 
 -- ---- linking -------------------------------------------------------------------------------------
 
@@ -70,6 +71,9 @@ function Link:node(n, i)
   local rule = import.find(domain, op)
   if not own and not rule then
     self.cursor:fail("node %s: the operator %s%s is not known", label, domain ~= "" and domain .. "." or "", op)
+  end
+  if #n.input > MOST_VALUES or #n.output > MOST_VALUES then
+    self.cursor:fail("node %s: %d inputs and %d results: at most %d", label, #n.input, #n.output, MOST_VALUES)
   end
   local given = {}
   for _, a in ipairs(n.attribute) do
@@ -208,7 +212,7 @@ local weak = { __mode = "k" }
 -- kept from run to run).
 function M.run(o)
   return setmetatable({ static = setmetatable({}, weak), recording = o.recording, sized = o.sized, device = o.device,
-    made = setmetatable({}, weak), moved = o.moved or setmetatable({}, weak) }, Run)
+    made = setmetatable({}, weak), again = setmetatable({}, weak), moved = o.moved or setmetatable({}, weak) }, Run)
 end
 
 local aside = import.aside
@@ -228,6 +232,11 @@ function Run:operand(t, label)
     end
     return self.moved[t]
   end
+  if not self.made[t] and self.again[t] then
+    local again = self.again[t]
+    local results = { again.call() }
+    for k, other in each(again.results) do self.made[other] = results[k] end
+  end
   if not self.made[t] then
     local dtype, list = t:dtype(), aside(function() return t:reshape({ -1 }):totable() end)
     if #list > MANY then
@@ -242,6 +251,15 @@ function Run:operand(t, label)
     self.made[t] = B.ops.reshape(flat, t:size())
   end
   return self.made[t]
+end
+
+-- Whether tensors are lists of integers, as sizes are.
+local function are_lists(results, n)
+  for i = 1, n do
+    local t = results[i]
+    if not B.is_tensor(t) or t:dim() > 1 or t:is_floating_point() or t:is_complex() then return false end
+  end
+  return true
 end
 
 local narrow = { uint16 = true, uint32 = true, uint64 = true }
@@ -322,18 +340,28 @@ function Run:call(node, env)
   local how = not rule.draws and (rule.static and (self.sized and "sized" or "constant") or self:static_of(args, n))
   local from = rule.static and self:static_of(args, n)
   if from then how = from end
-  if how and not (rule.makes and how == "sized" and self.recording) then -- on the CPU
-    local results = { aside(call_rule, rule, c, args, n) }
-    for i = 1, #node.outputs do
-      if B.is_tensor(results[i]) then self.static[results[i]] = how end
+  local function record()
+    c.device = self.device
+    local operands = {}
+    for i = 1, n do
+      if rule.numbers[i] then operands[i] = args[i] else operands[i] = self:operand(args[i], node.label) end
     end
-    return unpack(results, 1, #node.outputs)
+    return call_rule(rule, c, operands, n)
   end
-  c.device = self.device
-  for i = 1, n do
-    if not rule.numbers[i] then args[i] = self:operand(args[i], node.label) end
+  if not how then return record() end
+  -- Its length may differ: a list of integers is known, and made again by ops where it is used as a tensor.
+  local long = how == "sized" and self.recording and rule.makes
+  for i = 1, n do long = long or args[i] ~= nil and self.again[args[i]] ~= nil end
+  local results = { aside(call_rule, rule, c, { unpack(args, 1, n) }, n) } -- on the CPU
+  if long and not are_lists(results, #node.outputs) then return record() end
+  local again = long and { call = record, results = {} }
+  for i = 1, #node.outputs do
+    if B.is_tensor(results[i]) then
+      self.static[results[i]] = how
+      if again then again.results[i], self.again[results[i]] = results[i], again end
+    end
   end
-  return call_rule(rule, c, args, n)
+  return unpack(results, 1, #node.outputs)
 end
 
 local function described(node, message)

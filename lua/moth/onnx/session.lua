@@ -143,9 +143,9 @@ end
 
 -- ---- load ----------------------------------------------------------------------------------------
 
-local EXAMPLE = 4 -- the size at which a dimension without one is recorded first
+local EXAMPLES = { 4, 64 } -- sizes at which dimensions without one are recorded first: words, images
 
-local function dims_of(input, wanted, used)
+local function dims_of(input, wanted, used, example)
   local shape, spec = {}, {}
   for k, n in ipairs(input.shape) do
     if type(n) == "number" then
@@ -160,7 +160,7 @@ local function dims_of(input, wanted, used)
       elseif want == nil or class.is_a(want, require("moth.export.sizes").Dim) then
         local dim = want or export.Dim(label)
         local every = dim.multiple_of or 1
-        local size = math.max(math.ceil(EXAMPLE / every) * every, math.ceil(dim.min / every) * every)
+        local size = math.max(math.ceil(example / every) * every, math.ceil(dim.min / every) * every)
         shape[k], spec[k] = dim.max and math.min(size, dim.max) or size, dim
       else
         check.fail("[onnx.load] dims: %s: expected a size or moth.Dim(name, …), got %s", label, class.name(want))
@@ -176,21 +176,32 @@ end
 function M.load(path, o)
   local device = o.map_location and B.device(o.map_location) or nil
   local model = interpreter.load(path, "onnx.load")
-  local list, args, dynamic, used, sized = inputs_of(model), {}, {}, {}, false
-  for i, input in ipairs(list) do
+  local list, used = inputs_of(model), {}
+  for _, input in ipairs(list) do
     if not input.type:find("^tensor") or not input.shape or not pcall(B.dtype, input.dtype) then
       check.fail("[onnx.load] %s: the input %s is of the type %s%s: only tensors of known dimensions make a program; "
         .. "InferenceSession runs it", path, input.name, input.type, input.shape and "" or " of any shape")
     end
-    local shape, spec = dims_of(input, o.dims or {}, used)
-    args[i] = B.ops.zeros(shape, { dtype = input.dtype, device = device })
-    if #tree.keys(spec) > 0 then dynamic[i], sized = spec, true end
+    dims_of(input, o.dims or {}, used, EXAMPLES[1])
   end
   for name in each(o.dims or {}) do
     if not used[name] then check.fail("[onnx.load] dims: %s has no dimension '%s'", path, tostring(name)) end
   end
-  local fn = callable(model, list, { sized = sized, device = device, moved = {} })
-  return export(fn, args, { dynamic_shapes = sized and dynamic or nil })
+  local first
+  for _, example in ipairs(EXAMPLES) do
+    local args, dynamic, sized = {}, {}, false
+    for i, input in ipairs(list) do
+      local shape, spec = dims_of(input, o.dims or {}, used, example)
+      args[i] = B.ops.zeros(shape, { dtype = input.dtype, device = device })
+      if #tree.keys(spec) > 0 then dynamic[i], sized = spec, true end
+    end
+    local fn = callable(model, list, { sized = sized, device = device, moved = {} })
+    local ok, made = pcall(export, fn, args, { dynamic_shapes = sized and dynamic or nil })
+    if ok then return made end
+    first = first or made
+    if not sized then break end
+  end
+  error(first, 0)
 end
 
 -- ---- sessions ------------------------------------------------------------------------------------

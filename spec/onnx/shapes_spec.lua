@@ -1,0 +1,96 @@
+-- What others' files ask of sizes: lists that grow with them, images, sequences, and values that no file should have.
+local moth = require "moth"
+local messages = require "moth.onnx.messages"
+local path = os.tmpname()
+
+-- A session of a model of nodes { op, inputs, outputs, attributes }, values { name, dtype, shape } and constants
+-- { name, tensor }.
+local function write(opset, nodes, inputs, outputs, constants)
+  local list, ins, outs = {}, {}, {}
+  for i, n in ipairs(nodes) do list[i] = messages.node(n[1], n[2], n[3], n[4] or {}, n[1] .. "_" .. i, "") end
+  for i, v in ipairs(inputs) do ins[i] = messages.value(v[1], v[2], v[3]) end
+  for i, v in ipairs(outputs) do outs[i] = messages.value(v[1], v[2], v[3]) end
+  messages.write(messages.model(messages.graph("g", list, ins, outs, constants or {}), opset), path)
+  return moth.onnx.InferenceSession(path)
+end
+local function int64(list) return moth.tensor(list, { dtype = moth.int64 }) end
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(pattern), message)
+end
+
+describe("moth.onnx", function()
+  teardown(function() os.remove(path) end)
+
+  it("a list as long as a size is known where a shape asks, and grows where it is a tensor #M424", function()
+    -- x[:last of 0..n-1], and the list itself as floats
+    local session = write(17, { { "Shape", { "x" }, { "s" } }, { "Gather", { "s", "zero" }, { "n" } },
+      { "Range", { "zero", "n", "one" }, { "r" } }, { "Gather", { "r", "last" }, { "end" } },
+      { "Slice", { "x", "starts", "end", "starts" }, { "y" } }, { "Cast", { "r" }, { "f" }, { { "to", 1 } } } },
+      { { "x", "float32", { "n", 2 } } }, { { "y", "float32", {} }, { "f", "float32", {} } },
+      { { "zero", int64(0) }, { "one", int64(1) }, { "last", int64 { -1 } }, { "starts", int64 { 0 } } })
+    local ep = moth.onnx.load(path)
+    for _, n in ipairs { 4, 2, 7, 7 } do
+      local x = moth.randn(n, 2)
+      for _, results in ipairs { session:run(nil, { x = x }), { ep(x) } } do
+        assert.same(x:narrow(1, 1, n - 1):totable(), results[1]:totable())
+        assert.same(moth.arange(0, n):totable(), results[2]:totable())
+      end
+    end
+  end)
+
+  it("a dimension that has to be large for its windows is loaded at such a size", function()
+    local w = moth.randn(1, 1, 9, 9)
+    write(17, { { "Conv", { "x", "w" }, { "y" } } }, { { "x", "float32", { 1, 1, "h", "w" } } },
+      { { "y", "float32", {} } }, { { "w", w } })
+    local ep = moth.onnx.load(path)
+    local x = moth.randn(1, 1, 20, 33)
+    assert.is_true((ep(x) - moth.nn.functional.conv2d(x, w)):abs():max():item() < 1e-4)
+  end)
+
+  it("Resize computes places in float32, of a result that is whole #M424", function()
+    local x = moth.tensor { 0, 1, 2, 3, 4, 5, 6, 7 }:view(1, 1, 8)
+    local function resize(mode, nearest)
+      return write(18, { { "Resize", { "x", "", "scales" }, { "y" }, { { "mode", nearest and "nearest" or "linear" },
+        { "coordinate_transformation_mode", mode }, { "nearest_mode", nearest or "floor" } } } },
+        { { "x", "float32", { 1, 1, 8 } } }, { { "y", "float32", {} } },
+        { { "scales", moth.tensor { 1, 1, 0.6 } } }):run(nil, { x = x })[1]:view(-1)
+    end
+    assert.same({ 0, 1, 3, 5 }, resize("asymmetric", "floor"):totable())
+    assert.is_true((resize "align_corners" - moth.tensor { 0, 7 / 3, 14 / 3, 7 }):abs():max():item() < 1e-5)
+  end)
+
+  it("tensors of a sequence are stacked", function()
+    local session = write(17, { { "SequenceConstruct", { "x", "x" }, { "s" } },
+      { "ConcatFromSequence", { "s" }, { "y" }, { { "axis", 1 }, { "new_axis", 1 } } } },
+      { { "x", "float32", { 2, 3 } } }, { { "y", "float32", {} } })
+    assert.same({ 2, 2, 3 }, session:run(nil, { x = moth.ones(2, 3) })[1]:size())
+  end)
+
+  it("axes that are no numbers, parts without results and regions without end are refused #quick", function()
+    local unsqueeze = write(17, { { "Unsqueeze", { "x", "axes" }, { "y" } } },
+      { { "x", "float32", { 2 } }, { "axes", "float32", { 1 } } }, { { "y", "float32", {} } })
+    fails("an axis is a whole number, got nan", unsqueeze.run, unsqueeze, nil,
+      { x = moth.ones(2), axes = moth.tensor { 0 / 0 } })
+
+    local split = write(18, { { "Split", { "x" }, { "y", "z" }, { { "num_outputs", 65535 } } } },
+      { { "x", "float32", { 4 } } }, { { "y", "float32", {} }, { "z", "float32", {} } })
+    fails("num_outputs is 65535, but the node has 2 results", split.run, split, nil, { x = moth.ones(4) })
+    split = write(18, { { "Split", { "x", "sizes" }, { "y", "z" } } }, { { "x", "float32", { 4 } } },
+      { { "y", "float32", {} }, { "z", "float32", {} } }, { { "sizes", int64 { 4 } } })
+    fails("the sizes of 1 parts, but the node has 2 results", split.run, split, nil, { x = moth.ones(4) })
+
+    local names = {}
+    for i = 1, 4001 do names[i] = "y" .. i end
+    fails("1 inputs and 4001 results: at most 4000", write, 18, { { "Split", { "x" }, names } },
+      { { "x", "float32", { 4001 } } }, { { "y1", "float32", {} } })
+
+    local roi = write(16, { { "RoiAlign", { "x", "boxes", "batch" }, { "y" } } },
+      { { "x", "float32", { 1, 1, 4, 4 } }, { "boxes", "float32", { 1, 4 } } }, { { "y", "float32", {} } },
+      { { "batch", int64 { 0 } } })
+    fails("region 1, 1e%+20 elements long", roi.run, roi, nil,
+      { x = moth.ones(1, 1, 4, 4), boxes = moth.tensor { { 0, 0, 1e20, 1e20 } } })
+  end)
+end)
