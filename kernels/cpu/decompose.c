@@ -501,9 +501,12 @@ MothStatus moth_cpu_native_svd(MothCall *c) {
 
 /* ---- least squares ------------------------------------------------------------------------------ */
 
+/* One at least, of zeros: LAPACK refuses none, and the rank and the singular values are asked for. */
+static int right_sides(const Work *w) { return w->b.n ? (int)w->b.n : 1; }
+
 static void lstsq_one(void *ctx, int64_t i, char *work) {
   const Work *w = ctx;
-  int m = (int)w->a.m, n = (int)w->a.n, k = (int)w->b.n, info = 0, rank = 0;
+  int m = (int)w->a.m, n = (int)w->a.n, k = right_sides(w), info = 0, rank = 0;
   int64_t big = moth_max64(m, n), item = (int64_t)w->a.item;
   int lda = moth_leading(m), ldb = moth_leading(big);
   char *a = work + w->at[0], *b = work + w->at[1], *lapack = work + w->at[2];
@@ -552,7 +555,7 @@ static void lstsq_one(void *ctx, int64_t i, char *work) {
   }
   w->info[i] = info;
   w->rank[i] = rank;
-  moth_store_columns(b, big, n, k, w->out[0] + i * n * k * item, w->a.item);
+  moth_store_columns(b, big, n, w->b.n, w->out[0] + i * n * w->b.n * item, w->a.item);
 }
 
 MothStatus moth_cpu_native_lstsq(MothCall *c) {
@@ -564,12 +567,13 @@ MothStatus moth_cpu_native_lstsq(MothCall *c) {
   w.rcond = rcond;
   w.rank = (int64_t *)c->results[1].u.t->data;
   w.out[2] = c->results[2].u.t->numel ? c->results[2].u.t->data : NULL;
-  if (!w.k || !w.a.count || !w.b.n) {
+  if (!w.k || !w.a.count) {
     memset(w.rank, 0, (size_t)w.a.count * 8);
     memset(w.out[0], 0, (size_t)c->results[0].u.t->numel * w.a.item);
     return MOTH_OK;
   }
-  int m = (int)w.a.m, n = (int)w.a.n, k = (int)w.b.n, ask = -1, info = 0, rank = 0, integers = 0;
+  int m = (int)w.a.m, n = (int)w.a.n, k = right_sides(&w), ask = -1, info = 0, rank = 0;
+  int integers = 0;
   int big = m > n ? m : n;
   double best[2] = {0, 0}, none[2] = {0, 0}, real = 0;
   if (driver == MOTH_DRIVER_GELS)

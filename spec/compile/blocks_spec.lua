@@ -32,6 +32,12 @@ local function chain(x, y) return ((x * 2 + 1):relu() * y):tanh() - x:sigmoid() 
 describe("blocks #quick", function()
   before_each(moth.compile.reset)
 
+  it("random complex numbers are made by parts, as eager makes them", function()
+    check(function(z) return moth.rand_like(z) + moth.randn_like(z) end, function()
+      return { moth.zeros(3, 5, { dtype = moth.complex128 }) }
+    end)
+  end)
+
   it("runs a chain as one group, in the memory of its result", function()
     local x, y = moth.randn(64, 64), moth.randn(64, 64)
     local plan, facts = plan_of(chain, x, y)

@@ -127,6 +127,10 @@ describe("moth.export", function()
   it("names a branch on elements or on sizes, with its line, and what to write #quick #M417 #M432 #M435", function()
     fails("item, at .*export_spec.lua:%d+.*moth%.cond", moth.export,
       function(x) if x:sum():item() > 0 then return x end return -x end, { moth.ones(2) })
+    for _, look in ipairs { "item", "totable", "tostring" } do -- at the input itself
+      fails("export_spec.lua:%d+.*moth%.cond", moth.export,
+        function(x) return look == "tostring" and x + #tostring(x) or x * #{ x[look](x) } end, { moth.tensor(1) })
+    end
     fails("with n = 2 it is neg at .*export_spec.lua:%d+, with n = %d it is add", moth.export,
       function(x) return x:size(1) > 2 and x + 1 or -x end, { moth.ones(2) }, { dynamic_shapes = { { [1] = "n" } } })
     fails("in no way", moth.export, function(x) return x * math.log(x:size(1)) end, { moth.ones(2) },
@@ -223,6 +227,7 @@ describe("moth.export", function()
   it("does not look at elements, which the tensors of a record may have any of #quick", function()
     local a, b = moth.rand(2, 3), moth.rand(2, 3)
     agrees(nn.BCELoss(), { a, b }, { { [1] = "n" }, { [1] = "n" } }, { moth.rand(5, 3), moth.rand(5, 3) })
+    agrees(function(x, y) return moth.nn.functional.binary_cross_entropy(x:sigmoid(), y) end, { a, b })
     agrees(function(x) return moth.where(x:gt(0.5), x, 0 / 0):isnan() end, { a }, { { [1] = "n" } },
       { moth.rand(5, 3) })
   end)

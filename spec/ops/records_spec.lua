@@ -246,6 +246,13 @@ describe("a mistake in a record is found by its samples:", function()
     end)
   end
 
+  it("`none` names specs that are there", function()
+    for _, op in ipairs(S.selected()) do
+      local path = op.none and op.none:match("spec/[%w_/]+%.lua")
+      assert(not path or io.open(path), ("%s: there is no %s"):format(op.name, tostring(path)))
+    end
+  end)
+
   it("ran, with gradients", function()
     if #S.selected() == #S.records then
       assert(checked > 400 and with_gradient > 300, ("%d cases, %d gradients"):format(checked, with_gradient))

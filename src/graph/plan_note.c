@@ -50,9 +50,13 @@ static bool writes(const MothCall *c) {
   return any;
 }
 
-/* Whether the kernel can be called with results that the plan has made. */
+/* Whether the kernel can be called with results that the plan has made. One for floats that makes complex numbers sees
+ * their parts, which the dispatcher shows it. */
 static bool is_direct(const MothCall *c, MothKernel kernel) {
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
+  for (int i = 0; i < c->op->nresults && !c->op->own_complex; i++)
+    if (c->results[i].tag == MOTH_V_TENSOR && c->results[i].u.t->keys & MOTH_KEY_OPT_IN)
+      return false;
   return kernel && c->op->memory == MOTH_MEMORY_NEW && c->op->shape && !c->op->defined &&
          !writes(c) && c->device.type == MOTH_CPU && !(devices & ~(uint32_t)MOTH_KEY_CPU) &&
          !(c->keys & MOTH_KEY_OPT_IN);

@@ -20,7 +20,8 @@ typedef enum Gate {
   GATE_ALWAYS = 1, /* it looks at nothing that they change */
   GATE_ASKING,     /* without arguments, when it only tells a setting */
   GATE_HISTORY,    /* while none of them gives a history to a tensor that was there */
-  GATE_OTHERS      /* the same, and its tensors are there */
+  GATE_OTHERS,     /* the same, and its tensors are there */
+  GATE_CAPTURE     /* while a whole function is captured: it looks at nothing then */
 } Gate;
 
 static const struct {
@@ -83,7 +84,8 @@ static const struct {
                  {"grad", GATE_ALWAYS},
                  {"detach", GATE_OTHERS},
                  {"alias", GATE_OTHERS},
-                 {"shares_storage", GATE_OTHERS}};
+                 {"shares_storage", GATE_OTHERS},
+                 {"extremes", GATE_CAPTURE}};
 
 static bool any_lazy(lua_State *L) {
   for (int i = lua_gettop(L); i > 0; i--) {
@@ -106,6 +108,8 @@ static bool is_open(lua_State *L, Gate gate) {
     return lua_isnoneornil(L, 1);
   case GATE_HISTORY:
     return !(moth_unrun & MOTH_UNRUN_HISTORY);
+  case GATE_CAPTURE:
+    return moth_recorder_open() && moth_recorder_open()->trace->capture;
   case GATE_OTHERS:
     return !(moth_unrun & MOTH_UNRUN_WRITES) && !any_lazy(L);
   }

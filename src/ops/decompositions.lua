@@ -459,7 +459,7 @@ return {
   },
   reference = "lstsq", tolerance = rounding,
   samples = { "randn(4,3), randn(4,2), 1e-10, 'gelsd'", "randn(2,4,3), randn(2,4,1), 1e-10, 'gelsy'", "randn(5,3), randn(5,2), 1e-10, 'gels'",
-    "randn(2,4,3), randn(2,4,2), 1e-10, 'gelss'" },
+    "randn(2,4,3), randn(2,4,2), 1e-10, 'gelss'", "randn(4,3), zeros(4,0), 1e-10, 'gelsd'" },
   errors = { { "randn(3,2), randn(2,2), 0, 'gels'", "must have the shape" }, { "randn(3,2), randn(3,2), 0, 'qr'", "driver" } },
   doc = "The X of least norm for which A X - B is least, the rank of A, and its singular values where the driver computes them." },
 { "linalg_ldl_factor_ex(Tensor A, bool hermitian=false, bool check_errors=false) -> (Tensor, Tensor, Tensor)",

@@ -73,7 +73,7 @@ return {
     local low = when(equal(dtype, dtype_named("uint8")), 0, -128)
     return to(clamp(round(self * reciprocal_of(scale)) + zero_point, low, low + 255), dtype)]],
   check = { of_floats, bytes },
-  grad = "none", none = "rounding: spec/nn/quantization_spec.lua",
+  grad = "none", none = "rounding: spec/quantization/quantization_spec.lua",
   samples = { "randn(3,4), 0.02, 128, 'uint8'", "randn(3,4), 0.02, 0, 'int8'" },
   errors = { { "randn(3), 0.1, 0, 'int32'", "int8 or uint8" } },
   doc = "round(self / scale) + zero_point, halves to even, cut to what dtype (int8 or uint8) holds: a plain tensor." },
@@ -83,7 +83,7 @@ return {
     local shape = replace(ones_n(self.ndim), axis, self.shape[axis])
     return quantize_per_tensor(self, to(reshape(scale, shape), self.dtype), to(reshape(zero_point, shape), self.dtype), dtype)]],
   check = { of_floats, bytes, lists },
-  grad = "none", none = "rounding: spec/nn/quantization_spec.lua",
+  grad = "none", none = "rounding: spec/quantization/quantization_spec.lua",
   samples = { "randn(3,4), rand(3) * 0.01 + 0.01, tensor{0,1,-2}, 1, 'int8'" },
   errors = { { "randn(3,4), rand(4), rand(4), 1, 'int8'", "vectors of 3" } },
   doc = "quantize_per_tensor with a scale and a zero point for each slice of self along axis." },
@@ -96,7 +96,7 @@ return {
     local z = when(both(given(axis), negate(is_number(zero_point))), x - reshape(zero_point, shape), x - zero_point)
     return when(given(axis), z * reshape(scale, shape), z * scale)]],
   check = { { "either(negate(given(axis)), negate(is_number(scale)))", "with axis, scale must be a vector" } },
-  grad = "composite", none = "spec/nn/quantization_spec.lua",
+  grad = "composite", none = "spec/quantization/quantization_spec.lua",
   samples = { "randint(-128, 127, {3,4}):to('int8'), rand(3) + 0.1, 3, 1" },
   doc = "(self - zero_point) * scale of a quantised tensor, in the dtype of a tensor scale, else the default; with axis, \z
     scale and zero_point are vectors along it." },
@@ -110,18 +110,20 @@ return {
   check = {
     { "either(equal(length(R), 0), equal(length(R), 2))", "weight must have 2 or 4 dimensions, got {weight.ndim}" },
     { "equal(remainder(N, groups), 0)", "groups ({groups}) must divide the {N} rows of weight" },
+    { "gt(C * product(R), 0)", "the rows of weight are empty: {weight.shape}" },
   },
   out = "(groups * A * (S * L + 4)) : dtype_named(\"uint8\")",
   grad = "none", reference = "pack_int8",
   samples = { "randint(-128, 127, {5,7}):to('int8')", "randint(-128, 127, {6,2,3,3}):to('int8'), 2",
     "randint(-128, 127, {6,2,3,2}):to('int8'), 1, true" },
-  errors = { { "randn(3,4):to('int8'), 2", "must divide" }, { "randn(3,4)", "int8" }, { "randn(3,4,5):to('int8')", "2 or 4 dimensions" } },
+  errors = { { "randn(3,4):to('int8'), 2", "must divide" }, { "randn(3,4)", "int8" }, { "randn(3,4,5):to('int8')", "2 or 4 dimensions" },
+    { "zeros(6,2,0,0):to('int8'), 2", "the rows of weight are empty" } },
   doc = "An int8 weight (out, in) or (out, in / groups, kh, kw) in the layout of the kernels of linear_int8 and \z
     conv2d_int8 (their argument `packed`), as bytes; it may change from version to version and is not to be saved. apart: for convolutions whose dilation in x is not 1." },
 { "linear_int8(Tensor input, Tensor weight, Tensor scale, Tensor? bias=none, float input_scale=1 > 0, int input_zero_point=0, bool relu=false, Tensor? packed=none) -> Tensor",
   kind = "fused",
   dims = { input = "*B K", weight = "N K : int8", scale = "N : float", bias = "N : float", packed = "P : uint8" },
-  let = { T = "when(is_float(input), input.dtype, scale.dtype)" }, check = { activations[1], byte, short }, out = "*B N : T",
+  let = { T = "when(is_float(input), input.dtype, scale.dtype)" }, check = { activations[1], some, byte, short }, out = "*B N : T",
   decompose = [[
     local T = when(is_float(input), input.dtype, scale.dtype)
     local q = when(is_float(input), bytes_of(input, 1 / input_scale, input_zero_point), input)
@@ -139,6 +141,7 @@ return {
     { "randn(2,3), randn(5,4):to('int8'), rand(5)", "shape" }, { "randn(2,4), randn(5,4), rand(5)", "int8" },
     { "randn(2,4), randn(5,4):to('int8'), rand(5), nil, 0.1, 256", "0, 255" },
     { "randn(2,4):to('int8'), randn(5,4):to('int8'), rand(5)", "float dtype, or uint8" },
+    { "randn(2,0), randn(5,0):to('int8'), rand(5)", "the rows of input are empty" },
   },
   doc = "x @ w^T + bias, where x is input rounded to uint8 by input_scale and input_zero_point (uint8: as it is), and w \z
     the int8 weight (out, in) times scale (out). The sums of products are exact. relu: negative results become 0. \z

@@ -216,7 +216,10 @@ local function program_of(graph, inputs, recorder, results)
   end
   for node in graph:nodes() do
     local op = node.op
-    if op == "placeholder" then
+    local input = #nodes == 0 and node.target == "detach" and made[node.args[1].id]
+    if input then -- those of `body`
+      made[node.id] = input
+    elseif op == "placeholder" then
       placeholder = placeholder + 1
       made[node.id] = { kind = "value", name = inputs[placeholder].name }
     elseif op == "get_attr" then
@@ -286,7 +289,7 @@ local function body(fn, given, results)
     for i, leaf in ipairs(given.leaves) do
       if B.is_tensor(leaf) then
         at = at + 1
-        leaf = list[at]
+        leaf = B.ops.detach(list[at]) -- recorded, so that a look at its elements is seen
       end
       leaves[i] = leaf
     end
@@ -325,8 +328,9 @@ local function attempt(fn, given, tensors, recorder)
     "^(.-)%[[%w_.]+%] fullgraph = true, but the graph breaks: ([^\n]*)(.*)$")
   if not why then trace.rethrow(graph) end
   local hint = "docs/compile.md lists what breaks a graph"
-  if why:find("^item") or why:find("^totable") or why:find("^tostring") then
-    hint = "a branch or loop on elements is moth.cond(pred, f, g, { x }) or moth.while_loop(test, body, { x })"
+  if why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- a function of the binding that is no op: item, totable, alias
+    hint = "elements are not there yet: a branch or loop on them is moth.cond(pred, f, g, { x }) or " ..
+      "moth.while_loop(test, body, { x })"
   elseif why:find("sizes of its result depend on elements", 1, true) then
     hint = "results of a program have sizes that its inputs' tell: moth.where(mask, x, 0) and sums over masks keep them"
   elseif recorder.inside and why:find("a tensor without values", 1, true) then
