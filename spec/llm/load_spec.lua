@@ -135,7 +135,12 @@ describe("language models", function()
     config { model_type = "mamba" }
     assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, gemma")
     assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")
+    local small = moth.models.GPT { vocab_size = 40, n_layer = 1, n_head = 1, n_embd = 32, block_size = 8 }
     path = path .. "/x"
+    assert.error_matches(function()
+      moth.models.save_gguf(moth.quantization.quantize_weights(small, { group = 32 }), path)
+    end, "has no name for wte%.[%w_]+: expected the weights of a float model")
+    assert.error_matches(function() moth.models.save_gguf(small, path, { tokenizer = "x" }) end, "tokenizer: expec")
     assert.error_matches(function() moth.gguf.save(path, { a = { 1, "b" } }, {}) end, "a list of numbers and string")
     assert.error_matches(function() moth.gguf.save(path, {}, {}, { type = "Q5_0" }) end, "type Q5_0 is not known")
   end)

@@ -364,7 +364,9 @@ local function metadata_of(model)
 end
 
 local function tokenizer_metadata(out, tokenizer)
-  if not tokenizer.byte_level then
+  if type(tokenizer) ~= "table" or not tokenizer.merge_list then
+    check.fail("[models.save_gguf] tokenizer: expected one of moth.tokenizer.load, got %s", tostring(tokenizer))
+  elseif not tokenizer.byte_level then
     check.fail("[models.save_gguf] only byte-level tokenizers (GPT-2, Llama 3, Qwen2) can be written")
   end
   local tokens, types = {}, {}
@@ -405,6 +407,10 @@ function(model, path, kind, tokenizer, chat_template)
   end
   for name, t in model:state_dict():items() do
     local out = ggufs_name(names, name)
+    if not out then
+      check.fail("[models.save_gguf] GGUF has no name for %s: expected the weights of a float model, not quantised, \z
+        without other layers; type = 'Q8_0' or 'Q4_0' writes small ones", name)
+    end
     local heads = name:find "q_proj" and c.num_attention_heads or name:find "k_proj" and c.num_key_value_heads
     if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
       t = interleaved(t, heads)
