@@ -148,6 +148,9 @@ make("Int4Linear", { _packs = false,
     self.group, self.columns = group, columns
   end,
   forward = function(self, x)
+    if moth.is_tensor(x) and x:dim() > 0 and x:size(x:dim()) ~= self.columns then -- bytes of two tell no odd number
+      check.fail("[Int4Linear] the input must have %d columns, got %s", self.columns, tostring(x:size()))
+    end
     local y = moth.linear_int4(x, self.weight, self.scale, self.bias, self.group)
     return self.spec.relu and y:relu() or y
   end,
