@@ -93,6 +93,17 @@ describe("quantization of one's own", function()
     end)
   end)
 
+  it("models with PyTorch's stubs run as they are", function()
+    local Net = nn.class("Net")
+    function Net:__init() self.quant, self.fc, self.dequant = q.QuantStub(), nn.Linear(6, 5), q.DeQuantStub() end
+    function Net:forward(x) return self.dequant(self.fc(self.quant(x))) end
+    local m, x = Net():eval(), moth.randn(8, 6)
+    m.qconfig = q.get_default_qconfig "fbgemm"
+    local p = q.prepare(m)
+    p(x)
+    assert.is_true(q.sqnr(m(x), q.convert(p)(x)) > 35)
+  end)
+
   it("compare takes models with several results, in tables", function()
     local Net = nn.class("Net")
     function Net:__init() self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2) end

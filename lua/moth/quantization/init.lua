@@ -17,7 +17,8 @@ for file, fields in require "moth.each" {
   fake_quantize = "FakeQuantize GroupFakeQuantize enable_observer disable_observer enable_fake_quant \z
     disable_fake_quant freeze_bn_stats update_bn_stats",
   qconfig = "QConfig get_default_qconfig get_default_qat_qconfig",
-  layers = "QuantizedLinear DynamicQuantizedLinear QuantizedConv2d QuantizedConv1d QuantizedEmbedding Int4Linear",
+  layers = "QuantizedLinear DynamicQuantizedLinear QuantizedConv2d QuantizedConv1d QuantizedEmbedding Int4Linear \z
+    QuantStub DeQuantStub",
   weights = "int8_weight int4_weight dequantize_int4",
   convert = "prepare prepare_qat convert quantize_dynamic quantize_weights",
   fuse = "fuse_modules", stochastic = "stochastic_int8", compare = "compare sqnr",

@@ -8,6 +8,7 @@ local check = require "moth.utils.check"
 local class = require "moth.class"
 local is_exported = require "moth.export.active"
 local Module = require "moth.nn.module"
+local signature = require "moth.utils.signature"
 local state_dict = require "moth.nn.state_dict"
 
 local M = {}
@@ -158,6 +159,13 @@ make("Int4Linear", { _packs = false,
     return require("moth.quantization.weights").dequantize_int4(self.weight, self.scale, self.group, self.columns)
   end,
   extra_repr = function(self) return ("%s, int4, group=%d"):format(Quantized.extra_repr(self), self.group) end })
+
+--- Of models of PyTorch: there, they mark where tensors become int8 and floats again. Layers here take and give floats,
+-- so that both give what they get.
+for _, name in ipairs { "QuantStub", "DeQuantStub" } do
+  M[name] = class(name, moth.nn.Identity)
+  M[name].__init = signature.init(("quantization.%s()"):format(name), function() end)
+end
 
 --- Is m one of these layers?
 function M.is(m) return Module.is(m) and m.__quantized == true end
