@@ -3,7 +3,7 @@
 import json
 import os
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures")
 code = "local function add(a, b)\n  return a + b -- it's 1234567\nend\r\n\tx = { 1, 22, 333 }\n\n\n"
@@ -100,6 +100,94 @@ def unigram():
     t.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return t
 
+
+# What the other files leave out, a list; most have the same model.
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+CASES = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?"
+         r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+MANY = ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"]
+HAN = r"[\p{Han}]+|[\p{L}&&[^\p{Han}]]+|(?<=\d)\d|\b'\w++|\S{2,}?(?=\s)|.|\n"
+
+
+def plain(pre, norm=None, alphabet=True, **o):
+    """A byte-level tokenizer of few merges, or one of characters."""
+    t = Tokenizer.from_str(BASE) if alphabet else Tokenizer(models.BPE(**o))
+    t.pre_tokenizer = pre
+    if norm:
+        t.normalizer = norm
+    if alphabet:
+        return t
+    suffix = {k: v for k, v in o.items() if k == "end_of_word_suffix"}
+    return trained(t, vocab_size=110, limit_alphabet=60, special_tokens=["<unk>"], **suffix)
+
+
+BASE = trained(Tokenizer(models.BPE()), vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+BASE.decoder = decoders.ByteLevel()
+BASE = BASE.to_str()
+
+
+def split(pattern, how="isolated", invert=False):
+    return pre_tokenizers.Split(pattern, how, invert=invert)
+
+
+def after(*steps):
+    return pre_tokenizers.Sequence(list(steps) + [BYTES])
+
+
+def words_of(pre, norm=None, cls=models.WordLevel, trainer=trainers.WordLevelTrainer, **o):
+    t = Tokenizer(cls(unk_token="[UNK]"))
+    t.pre_tokenizer = pre
+    if norm:
+        t.normalizer = norm
+    t.train_from_iterator(corpus, trainer(show_progress=False, vocab_size=130, special_tokens=["[UNK]"], **o))
+    return t
+
+
+def with_added(t):
+    t.add_tokens([AddedToken("<|end|>", lstrip=True, rstrip=True, normalized=False), AddedToken("tide", normalized=True),
+                  AddedToken("to", single_word=True), AddedToken("It", single_word=True), AddedToken("aa", normalized=False),
+                  AddedToken("aaaa", normalized=False), AddedToken("RE", normalized=True)])
+    return t
+
+
+def more():
+    yield "gpt-4o", plain(after(split(Regex(CASES))))
+    yield "deepseek", plain(after(*[split(Regex(r)) for r in MANY]))
+    yield "classes", plain(after(split(Regex(HAN))))
+    for how in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
+        yield how, plain(after(split(Regex(r"\s+|[,.]"), how)))
+        yield how + " inverted", plain(after(split(Regex(r"\s+|[,.]"), how, True)))
+        yield how + " text", plain(after(split(" ", how)))
+    yield "falcon", plain(pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(),
+                                                   pre_tokenizers.Digits(False), split(Regex("[0-9][0-9][0-9]"))]))
+    yield "added", with_added(plain(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.Lowercase()))
+    yield "underscores", plain(pre_tokenizers.Metaspace("_"), alphabet=False, unk_token="<unk>")
+    yield "suffix", plain(pre_tokenizers.WhitespaceSplit(), alphabet=False, unk_token="<unk>", end_of_word_suffix="</w>")
+    yield "nothing unknown", plain(pre_tokenizers.Punctuation(), normalizers.Replace(Regex("a{2,}"), "A"), alphabet=False)
+    yield "words", words_of(pre_tokenizers.Whitespace(), normalizers.Strip())
+    yield "cased", words_of(pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer(strip_accents=False), models.WordPiece,
+                            trainers.WordPieceTrainer, limit_alphabet=60)
+
+
+with open(os.path.join(here, "tokenizers_more.json"), "w") as f:
+    out = {"model": json.loads(BASE)["model"], "list": []}
+    for name, t in more():
+        if name == "cased":
+            t.decoder = decoders.WordPiece()
+        if name == "suffix":
+            t.decoder = decoders.BPEDecoder()
+        if name == "underscores":
+            t.decoder = decoders.Metaspace("_")
+        o = {"name": name, "file": json.loads(t.to_str()), "cases": []}
+        if o["file"]["model"] == out["model"]:
+            del o["file"]["model"]  # that of the whole list
+        for x in texts[:12] + texts[13:]:
+            ids = t.encode(x[:160], add_special_tokens=False).ids
+            o["cases"].append({"text": x[:160], "ids": ids, "back": None if name == "added" else t.decode(ids, skip_special_tokens=False)})
+        out["list"].append(o)
+    json.dump(out, f, ensure_ascii=False)
 
 for make in (digits, gemma, bert, unigram, gpt2, llama3, llama2, metaspace):
     t = make()

@@ -1,11 +1,14 @@
-# Makes lua/moth/data/forms_data.lua: canonical decompositions, combining classes, lower case, and categories of Unicode, as
-# python3 has them. python3 spec/data/forms.py
+# Makes lua/moth/data/forms_data.lua: categories and scripts, canonical decompositions, combining classes and lower case of
+# Unicode, as the tokenizers package has them (the classes: as python3 has them). python3 spec/data/forms.py
 import os
-import sys
 import textwrap
 import unicodedata as u
 
+from tokenizers import Regex, normalizers, pre_tokenizers
+
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
+SCRIPTS = "Arabic Cyrillic Devanagari Greek Han Hangul Hebrew Hiragana Katakana Latin Thai".split()
 
 
 def words(name, list):
@@ -13,27 +16,50 @@ def words(name, list):
     return "M.%s =\n%s\n" % (name, "\n".join('  %s"%s "' % (".. " if i else "", line.strip()) for i, line in enumerate(body)))
 
 
-def ranges(keep):
+def members(prop):
+    text = "".join(map(chr, POINTS))
+    split = pre_tokenizers.Split(Regex(r"[^\p{%s}]" % prop), "removed")
+    return [c for part, _ in split.pre_tokenize_str(text) for c in map(ord, part)]
+
+
+def categories():
+    of = [""] * 0x110000
+    for k, name in enumerate(CATEGORIES):
+        for c in members(name):
+            of[c] = chr(65 + k) if k < 26 else chr(97 + k - 26)
+    out, c = [], 0
+    while c < 0x110000:
+        d = c
+        while d < 0x110000 and of[d] == of[c]:
+            d += 1
+        out.append((of[c] or "-") + (str(d - c) if d - c > 1 else ""))
+        c = d
+    # Runs in words of about 10.
+    return ["".join(out[i : i + 10]) for i in range(0, len(out), 10)]
+
+
+def ranges(list):
     out, last, start = [], 0, None
-    for c in list(range(0x110000)) + [0x110001]:
-        yes = c < 0x110000 and not 0xD800 <= c < 0xE000 and keep(chr(c))
-        if yes and start is None:
+    for i, c in enumerate(list):
+        if start is None:
             start = c
-        elif not yes and start is not None:
-            out.append("%d" % (start - last) + ("+%d" % (c - 1 - start) if c - 1 > start else ""))
-            last, start = c - 1, None
+        if i + 1 == len(list) or list[i + 1] != c + 1:
+            out.append("%d" % (start - last) + ("+%d" % (c - start) if c > start else ""))
+            last, start = c, None
     return out
 
 
 def decompositions():
-    out, last = [], 0
+    out, last, nfd, nfc = [], 0, normalizers.NFD(), normalizers.NFC()
     for c in POINTS:
-        d = u.decomposition(chr(c))
-        if not d or d[0] == "<":
+        full = nfd.normalize_str(chr(c))
+        if full == chr(c) or 0xAC00 <= c < 0xD7A4:
             continue
-        parts = [int(x, 16) for x in d.split()]
-        back = u.normalize("NFC", "".join(map(chr, parts))) == chr(c)
-        out.append("%d%s%s" % (c - last, "=" if back else "-", ",".join(map(str, parts))))
+        back = nfc.normalize_str(full) == chr(c)
+        parts = [full] if len(full) == 1 else [nfc.normalize_str(full[:-1]), full[-1]]
+        if len(parts[0]) > 1:  # its beginning is no character by itself
+            parts, back = list(full), False
+        out.append("%d%s%s" % (c - last, "=" if back else "-", ",".join(str(ord(p)) for p in parts)))
         last = c
     return out
 
@@ -49,9 +75,9 @@ def classes():
 
 
 def lower():
-    out, last, step = [], 0, None
+    out, last, step = [], 0, normalizers.Lowercase()
     for c in POINTS:
-        low = chr(c).lower()
+        low = step.normalize_str(chr(c))
         if low != chr(c) and len(low) == 1:
             out.append("%d=%d" % (c - last, ord(low) - c))
             last = c
@@ -60,11 +86,14 @@ def lower():
 
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, "..", "..", "lua", "moth", "data", "forms_data.lua"), "w") as f:
-    f.write("-- Made by spec/data/forms.py of Unicode %s. Distances are from the entry before.\n" % u.unidata_version)
-    f.write("local M = {}\n\n-- distance, = (composed again) or -, the parts\n" + words("decompositions", decompositions()))
+    f.write("-- Made by spec/data/forms.py of the tokenizers package. Distances are from the entry before.\nlocal M = {}\n")
+    f.write("\n-- the general categories, each a letter of the text\nM.names = \"%s\"\n" % " ".join(CATEGORIES))
+    f.write("-- the letter of a category (-: none), and how many code points in a row have it (left out: one)\n")
+    f.write(words("categories", categories()))
+    f.write("\n-- ranges: distance+length less one\nM.scripts = {}\n")
+    for name in SCRIPTS:
+        f.write(words("scripts." + name, ranges(members(name))))
+    f.write("\n-- distance, = (composed again) or -, the parts\n" + words("decompositions", decompositions()))
     f.write("\n-- distance=combining class\n" + words("classes", classes()))
     f.write("\n-- distance=what is added for lower case\n" + words("lower", lower()))
-    f.write("\n-- ranges: distance+length less one\n" + words("marks", ranges(lambda c: u.category(c) == "Mn")))
-    f.write("\n" + words("punctuation", ranges(lambda c: u.category(c)[0] == "P")))
-    f.write("\n" + words("control", ranges(lambda c: u.category(c) in ("Cc", "Cf", "Co"))))
     f.write("\nreturn M\n")

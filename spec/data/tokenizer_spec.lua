@@ -112,7 +112,7 @@ describe("tokenizers #quick", function()
     assert.equal(text, tok:decode(tok:encode(text)))
     assert.error_matches(function()
       byte_level { pre_tokenizer = { type = "Split", pattern = { Regex = "a+" } } }
-    end, "its pattern is not known: a%+")
+    end, "it cuts 'nil', which is not known")
   end)
 
   it("Llama 2's: spaces as a character, bytes for what is unknown", function()
@@ -134,11 +134,16 @@ describe("tokenizers #quick", function()
   end)
 
   it("refuses what it does not know", function()
-    local other = { type = "WordLevel", vocab = {} }
-    assert.error_matches(function() tokenizer(other, {}) end, "its model is 'WordLevel'; BPE, WordPiece and Unigram")
+    local other = { type = "Words", vocab = {} }
+    assert.error_matches(function() tokenizer(other, {}) end, "its model is 'Words'; BPE, WordPiece, WordLevel and")
     assert.error_matches(function() data.Tokenizer("/nowhere.json") end, "cannot open /nowhere.json")
-    local split = { pre_tokenizer = { type = "Split", pattern = { Regex = "x+" }, behavior = "Isolated" } }
-    assert.error_matches(function() byte_level(split) end, "its pattern is not known: x")
+    for pattern, why in pairs { ["x(+"] = "nothing to repeat", ["[a"] = "without %]", ["(a"] = "without %)",
+      ["a)"] = "%) without %(", ["\\p{Foo}"] = "a property that is not known, Foo,", ["(?<n>a)"] = "a group %(%?",
+      ["\\k"] = "\\k, which is not known", ["a{3,1}"] = "a count", ["\\"] = "a backslash at the end",
+      [("("):rep(200)] = "too deep" } do
+      local split = { pre_tokenizer = { type = "Split", pattern = { Regex = pattern }, behavior = "Isolated" } }
+      assert.error_matches(function() byte_level(split) end, "its pattern .* is not supported: .*" .. why)
+    end
   end)
 
   it("refuses files whose parts are of other kinds, with the place", function()
@@ -184,6 +189,39 @@ describe("tokenizers #quick", function()
       end
     end)
   end
+
+  it("gives the ids of the tokenizers package: other steps, patterns, added tokens, decoders", function()
+    local f = assert(io.open("spec/data/fixtures/tokenizers_more.json", "rb"))
+    local all = cjson.decode(f:read "*a")
+    f:close()
+    for _, entry in ipairs(all.list) do
+      entry.file.model = entry.file.model or all.model
+      local tok = data.Tokenizer(entry.file)
+      for i, case in ipairs(entry.cases) do
+        local ids = tok:encode(case.text)
+        for k = 1, #ids do ids[k] = ids[k] - 1 end
+        assert.same(case.ids, ids, entry.name .. " " .. i)
+        if case.back ~= cjson.null then
+          assert.equal(case.back, tok:decode(tok:encode(case.text)), entry.name .. " " .. i)
+        end
+      end
+    end
+  end)
+
+  it("a stranger's pattern ends", function()
+    local function cut(pattern, text)
+      local split = { type = "Split", pattern = { Regex = pattern }, behavior = "Isolated" }
+      local tok = byte_level { pre_tokenizer = { type = "Sequence", pretokenizers = { split,
+        { type = "ByteLevel", add_prefix_space = false, use_regex = false } } } }
+      return tok:encode(text)
+    end
+    local started = os.clock()
+    assert.error_matches(function() cut("(?:a|a)*(?:a|a)*b", ("a"):rep(40)) end, "takes too many steps")
+    assert.error_matches(function() cut("(?:ab?)+", ("a"):rep(1e5)) end, "nests too deeply")
+    assert.equal(3e5, #cut("x*", ("a"):rep(3e5)))
+    assert.equal(3e5, #cut("\\s+$|a", (" "):rep(3e5)))
+    assert.is_true(os.clock() - started < 4)
+  end)
 
   it("a long word takes no quadratic time, and bytes that are no text come back", function()
     for _, name in ipairs { "gpt2", "llama2" } do

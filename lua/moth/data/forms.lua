@@ -6,8 +6,7 @@ local unicode = require "moth.data.unicode"
 
 local M = {}
 
-local parts, pairs_of, classes, lower -- made when first used
-local sets = {}
+local parts, pairs_of, classes, lower, upper -- made when first used
 
 local function load()
   if parts then return end
@@ -16,12 +15,12 @@ local function load()
   local at = 0
   for skip, mark, list in data.decompositions:gmatch "(%d+)([=-])([%d,]+)" do
     at = at + tonumber(skip)
-    local a, b = list:match "^(%d+),?(%d*)"
-    parts[at] = { tonumber(a), tonumber(b) }
+    local all = {}
+    for part in list:gmatch "%d+" do all[#all + 1] = tonumber(part) end
+    parts[at] = all
     if mark == "=" then
-      local first = tonumber(a)
-      pairs_of[first] = pairs_of[first] or {}
-      pairs_of[first][tonumber(b)] = at
+      pairs_of[all[1]] = pairs_of[all[1]] or {}
+      pairs_of[all[1]][all[2]] = at
     end
   end
   for name, t in each { classes = classes, lower = lower } do
@@ -33,19 +32,15 @@ local function load()
   end
 end
 
---- Whether a code point is of a set: "marks" (that do not stand alone), "punctuation", "control".
-function M.is(set, c)
-  local t = sets[set]
-  if not t then
-    t = {}
-    unicode.ranges(require("moth.data.forms_data")[set], function(first, last)
-      if last - first < 4096 then
-        for k = first, last do t[k] = true end
-      end
-    end)
-    sets[set] = t
+--- Whether a code point is of a set of categories as M.set gives it.
+function M.is(set, c) return c >= 0 and set[unicode.categories()[c]] or false end
+--- The set of several categories: "Mn", "P Sm".
+function M.set(names)
+  local out = {}
+  for name in names:gmatch "%S+" do
+    for k in each(unicode.category(name)) do out[k] = true end
   end
-  return t[c] == true
+  return out
 end
 
 -- Code points of a text, a byte b that is none as -b.
@@ -73,8 +68,7 @@ local S, L, V, T = 0xac00, 0x1100, 0x1161, 0x11a7 -- Hangul's syllables are made
 local function decompose(c, out)
   local d = parts[c]
   if d then
-    decompose(d[1], out)
-    if d[2] then decompose(d[2], out) end
+    for k = 1, #d do decompose(d[k], out) end
   elseif c >= S and c < S + 11172 then
     local k = c - S
     out[#out + 1], out[#out + 2] = L + math.floor(k / 588), V + math.floor(k % 588 / 28)
@@ -132,14 +126,28 @@ function M.nfc(text)
   return text:find "[\204-\244]" and M.text(compose(decomposed(text))) or text -- nothing is composed below U+0300
 end
 
---- Without marks (letters and their marks that are one character stay: nfd comes first).
-function M.strip_accents(text)
+--- Without marks of a set (letters and their marks that are one character stay: nfd comes first).
+function M.without_marks(text, marks)
   if not text:find "[\204-\244]" then return text end
   local out = {}
   for _, c in ipairs(points(text)) do
-    if not M.is("marks", c) then out[#out + 1] = c end
+    if not M.is(marks, c) then out[#out + 1] = c end
   end
   return M.text(out)
+end
+
+--- The lower case of a code point, and an upper case of one; nil: it has none.
+function M.lower_point(c)
+  load()
+  return lower[c] and c + lower[c] or c < 128 and c >= 65 and c <= 90 and c + 32 or nil
+end
+function M.upper_point(c)
+  if not upper then
+    load()
+    upper = {}
+    for big, d in each(lower) do upper[big + d] = big end
+  end
+  return upper[c] or c >= 97 and c <= 122 and c - 32 or nil
 end
 
 function M.lower(text)

@@ -36,6 +36,9 @@ function M.WordPiece(tok, ids, word)
   for _, id in ipairs(found) do ids[#ids + 1] = id end
 end
 
+--- A word that is there, or the unknown one; nothing where there is none.
+function M.WordLevel(tok, ids, word) ids[1] = tok.vocab[word] or tok.unk end
+
 --- Reads the vocabulary of a Unigram model: { token, logarithm of its probability } in the order of ids.
 function M.read_unigram(tok, model, value)
   local least = math.huge

@@ -12,25 +12,17 @@ local check = require "moth.utils.check"
 local each = require "moth.each"
 local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
-local unicode = require "moth.data.unicode"
 local words = require "moth.data.words"
+local added = require "moth.data.added"
+local decoders = require "moth.data.decoders"
 local Merges = require "moth.data.merges"
 local Pieces = require "moth.data.pieces"
 local steps = require "moth.data.tokenizer_steps"
+local unicode = require "moth.data.unicode"
 
 local Tokenizer = class("Tokenizer")
 
--- The bytes as the characters that stand for them in a byte-level vocabulary.
-local shown, bytes_of = {}, {}
-do
-  local extra = 0
-  for b = 0, 255 do
-    local plain = b >= 33 and b <= 126 or b >= 161 and b <= 172 or b >= 174
-    shown[b] = unicode.char(plain and b or 256 + extra)
-    if not plain then extra = extra + 1 end
-    bytes_of[shown[b]] = string.char(b)
-  end
-end
+local shown = decoders.shown
 
 -- ---- reading the file --------------------------------------------------------------------------------------
 
@@ -41,13 +33,17 @@ end
 -- What the fields that are read must be. (A file may have others.)
 local Step = { type = "text?", add_prefix_space = "flag?", use_regex = "flag?", prepend_scheme = "text?",
   pattern = { Regex = "text?", String = "word?" }, content = "text?", prepend = "text?", replacement = "text?",
-  behavior = "text?", split = "flag?", single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
+  behavior = "text?", invert = "flag?", delimiter = "text?", suffix = "text?", prefix = "text?", cleanup = "flag?",
+  start = "count?", stop = "count?", individual_digits = "flag?", lowercase = "flag?", clean_text = "flag?",
+  handle_chinese_chars = "flag?", strip_accents = "flag?", strip_left = "flag?", strip_right = "flag?",
+  split = "flag?", single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
   cls = { list = "any" }, sep = { list = "any" }, special_tokens = { map = { ids = { list = "count" } } } }
 for _, key in ipairs { "pretokenizers", "normalizers", "decoders", "processors" } do Step[key] = { list = Step } end
 local File = { normalizer = Step, pre_tokenizer = Step, post_processor = Step, decoder = Step,
-  added_tokens = { list = { id = "count", content = "word", special = "flag?", lstrip = "flag?", rstrip = "flag?" } },
+  added_tokens = { list = { id = "count", content = "word", special = "flag?", lstrip = "flag?", rstrip = "flag?",
+    normalized = "flag?", single_word = "flag?" } },
   model = { type = "text?", merges = { list = { either = { "text", { list = "any" } } } }, byte_fallback = "flag?",
-    ignore_merges = "flag?", fuse_unk = "flag?" } }
+    ignore_merges = "flag?", fuse_unk = "flag?", continuing_subword_prefix = "text?", end_of_word_suffix = "text?" } }
 local Vocabulary = { model = { vocab = { map = "count" }, unk_token = "text?" } }
 
 local function content_of(path)
@@ -68,7 +64,8 @@ local function read_merges(self, list)
       left, right = merge:match "^(.-) (.+)$"
     end
     if type(left) ~= "string" or type(right) ~= "string" then left, right = "", "" end
-    local a, b, both = self.vocab[left], self.vocab[right], self.vocab[left .. right]
+    local inside = right:sub(1, #self.inside) == self.inside and #self.inside or 0
+    local a, b, both = self.vocab[left], self.vocab[right], self.vocab[left .. right:sub(inside + 1)]
     if not (a and b and both) then refuse(self, "merge %d is of tokens that are not in its vocabulary", rank) end
     self.merges:add(a, b, type(merge) == "table" and tonumber(merge[3]) or rank, both)
   end
@@ -77,11 +74,16 @@ end
 -- Ids of single bytes: of a byte-level vocabulary, or those for characters that it lacks.
 local function read_symbols(self)
   self.byte_ids = {}
+  local fallback = self.byte_fallback
   for b = 0, 255 do
-    self.byte_ids[b] = self.vocab[self.byte_level and shown[b] or ("<0x%02X>"):format(b)]
-    if self.byte_fallback and not self.byte_level and not self.byte_ids[b] then self.byte_fallback = false end
+    local name = self.byte_level and not fallback and shown[b] or ("<0x%02X>"):format(b)
+    self.byte_ids[b] = self.vocab[name]
+    if self.byte_fallback and not self.byte_ids[b] then self.byte_fallback = false end
   end
   self.unk = self.unk_token and self.vocab[self.unk_token]
+  -- Each byte has a token, and nothing more is to be looked at.
+  self.whole = self.byte_level and not self.byte_fallback and self.inside == "" and self.suffix == ""
+  for b = 0, 255 do self.whole = self.whole and self.byte_ids[b] ~= nil end
 end
 
 -- The file's JSON. Of GPT-2's older form, vocab.json with merges.txt beside it, what a tokenizer.json would have.
@@ -103,13 +105,13 @@ local function read_file(self, path, cjson)
   if type(json) ~= "table" then refuse(self, "no JSON: %s", tostring(why)) end
   local merges = type(json.model) ~= "table" and content_of((self.path:match "^.*/" or "") .. "merges.txt")
   if not merges then return json end
-  local list, added = {}, {}
+  local list, special = {}, {}
   for line in merges:gmatch "[^\r\n]+" do
     if not line:find "^#version" then list[#list + 1] = line end
   end
   local last = "<|endoftext|>"
-  if json[last] then added[1] = { content = last, id = json[last], special = true } end
-  return { model = { type = "BPE", vocab = json, merges = list }, added_tokens = added,
+  if json[last] then special[1] = { content = last, id = json[last], special = true } end
+  return { model = { type = "BPE", vocab = json, merges = list }, added_tokens = special,
     pre_tokenizer = { type = "ByteLevel", add_prefix_space = false }, decoder = { type = "ByteLevel" } }
 end
 
@@ -124,15 +126,18 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
   local function refused(at, wanted) refuse(self, "%s: expected %s", at, wanted) end
   json = form.without_null(json, cjson.null)
   form.check(json, File, refused)
-  local function value(v) return v ~= cjson.null and v or nil end
+  local function value(v)
+    if v ~= cjson.null then return v end
+  end
   local function known(id, token)
     if id >= Merges.IDS then refuse(self, "the id %d of '%s' is above %d", id, token, Merges.IDS - 1) end
     return id + 1
   end
   local model = value(json.model) or {}
   local kind = model.type or model.merges and "BPE"
-  if not (kind == "BPE" and model.merges or kind == "WordPiece" or kind == "Unigram") or not model.vocab then
-    refuse(self, "its model is '%s'; BPE, WordPiece and Unigram are supported", tostring(model.type))
+  if not (kind == "BPE" and model.merges or kind == "WordPiece" or kind == "WordLevel" or kind == "Unigram")
+    or not model.vocab then
+    refuse(self, "its model is '%s'; BPE, WordPiece, WordLevel and Unigram are supported", tostring(model.type))
   end
   self.kind = kind
   self.vocab, self.tokens = {}, {}
@@ -146,14 +151,13 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
     end
     self.byte_fallback, self.unk_token = value(model.byte_fallback), value(model.unk_token)
   end
-  for _, name in ipairs { "dropout", "continuing_subword_prefix", "end_of_word_suffix" } do
-    local v = value(model[name])
-    if kind == "BPE" and v and v ~= "" and v ~= 0 then refuse(self, "its model's %s is not supported", name) end
-  end
+  local dropout = value(model.dropout)
+  if kind == "BPE" and dropout and dropout ~= 0 then refuse(self, "its model's dropout is not supported") end
   if kind == "WordPiece" then
     self.prefix, self.longest = model.continuing_subword_prefix or "##", model.max_input_chars_per_word or 100
   elseif kind == "BPE" then
     self.ignore_merges, self.fuse_unk = value(model.ignore_merges), value(model.fuse_unk)
+    self.inside, self.suffix = value(model.continuing_subword_prefix) or "", value(model.end_of_word_suffix) or ""
     read_merges(self, model.merges)
   end
   self.special, self.added, self.is_added = {}, {}, {}
@@ -161,13 +165,13 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
     known(t.id, t.content)
     self.vocab[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
     self.added[#self.added + 1], self.is_added[t.id + 1] = t, true
-    if t.single_word then refuse(self, "its token '%s' is for whole words, which is not supported", t.content) end
     if t.special then self.special[t.id + 1] = true end
   end
   table.sort(self.added, function(x, y)
     return #x.content > #y.content or #x.content == #y.content and x.content < y.content
   end)
   steps.read(self, json, value)
+  self.raw_tokens, self.normal_tokens = added.lists(self.added, function(text) return steps.normalize(self, text) end)
   self.size_of_vocab = 0
   for id in each(self.tokens) do self.size_of_vocab = math.max(self.size_of_vocab, id) end
   self.cache, self.cached, self.texts = {}, 0, {}
@@ -184,41 +188,41 @@ function Tokenizer:token(id) return self.tokens[id] end
 
 local LONGEST, MOST = 512, 65536 -- bytes of a word that is remembered; words
 
-local function missing(self, part) refuse(self, "it has no token for '%s'", part) end
-
--- The symbols of n bytes at p as ids in Merges.symbols: bytes, or characters.
+-- The symbols of n bytes at p as ids in Merges.symbols: bytes, or characters. What has no id is left out.
 local function symbols(self, p, n)
   local out, count = Merges.symbols(n), 0
-  if self.byte_level then
+  if self.byte_level and self.whole then
     local ids = self.byte_ids
-    for k = 0, n - 1 do out[k] = ids[p[k]] or self.unk or missing(self, shown[p[k]]) end
+    for k = 0, n - 1 do out[k] = ids[p[k]] end
     return n
   end
-  local i, vocab, unknown = 0, self.vocab, false
-  while i < n do
-    local b = p[i]
-    local size = b < 0xc0 and 1 or b < 0xe0 and 2 or b < 0xf0 and 3 or 4
-    if i + size > n then size = 1 end
-    for k = 1, size - 1 do
-      if p[i + k] < 0x80 or p[i + k] > 0xbf then
-        size = 1
-        break
-      end
-    end
-    local id = vocab[ffi.string(p + i, size)]
+  local text = self.byte_level and self:shown_text(p, n) or ffi.string(p, n)
+  if #text > n then out = Merges.symbols(#text) end
+  local i, vocab, unknown = 1, self.vocab, false
+  while i <= #text do
+    local size = unicode.character(text, i)
+    if i + size > #text + 1 then size = 1 end
+    local c = text:sub(i, i + size - 1)
+    local id = vocab[(i > 1 and self.inside or "") .. c .. (i + size > #text and self.suffix or "")]
     if id then
       out[count], count, unknown = id, count + 1, false
     elseif self.byte_fallback then
-      for k = 0, size - 1 do out[count + k] = self.byte_ids[p[i + k]] end
+      for k = 1, size do out[count + k - 1] = self.byte_ids[c:byte(k)] end
       count, unknown = count + size, false
-    else
-      id = self.unk or missing(self, ffi.string(p + i, size))
-      if not (unknown and self.fuse_unk) then out[count], count = id, count + 1 end
+    elseif self.unk then
+      if not (unknown and self.fuse_unk) then out[count], count = self.unk, count + 1 end
       unknown = true
     end
     i = i + size
   end
   return count
+end
+
+-- n bytes at p as the characters that stand for them.
+function Tokenizer.shown_text(_, p, n)
+  local parts = {}
+  for k = 0, n - 1 do parts[k + 1] = shown[p[k]] end
+  return table.concat(parts)
 end
 
 -- The ids of a word of n bytes at p, behind `at` others in out; how many there are then.
@@ -231,9 +235,7 @@ local function encode_word(self, out, at, p, n)
     if self.kind ~= "BPE" then
       Pieces[self.kind](self, ids, word or ffi.string(p, n))
     elseif self.ignore_merges then
-      local parts = {}
-      for k = 0, n - 1 do parts[k + 1] = self.byte_level and shown[p[k]] or string.char(p[k]) end
-      ids[1] = self.vocab[table.concat(parts)]
+      ids[1] = self.vocab[self.byte_level and self:shown_text(p, n) or ffi.string(p, n)]
     end
     if self.kind == "BPE" and not ids[1] then
       local s
@@ -254,62 +256,53 @@ local function encode_word(self, out, at, p, n)
   return at + #ids
 end
 
--- The ids of the words of n bytes at p, cut by the k-th way and those behind it; behind `at` others in out.
-local function encode_words(self, out, at, p, n, k)
-  local name = self.cuts[k]
-  if not name then return encode_word(self, out, at, p, n) end
-  local next_word, last, i = words.of(name), not self.cuts[k + 1], 0
-  while i < n do
-    local j, drop = next_word(p, i, n)
-    if drop then -- luacheck: ignore 542
-    elseif last then
-      at = encode_word(self, out, at, p + i, j - i)
-    else
-      at = encode_words(self, out, at, p + i, j - i, k + 1)
+-- The ids of the words of n bytes at p, by the k-th step and those behind it; behind `at` others in out. first: nothing
+-- stands in front of them.
+local function encode_words(self, out, at, p, n, k, first)
+  if n == 0 then return at end
+  local step = self.cuts[k]
+  if not step then return encode_word(self, out, at, p, n) end
+  if step[1] == "cut" then
+    local next_word, last, i = words.of(step[2]), not self.cuts[k + 1], 0
+    while i < n do
+      local j, drop = next_word(p, i, n)
+      if drop then -- luacheck: ignore 542
+      elseif last then
+        at = encode_word(self, out, at, p + i, j - i)
+      else
+        at = encode_words(self, out, at, p + i, j - i, k + 1, first and i == 0)
+      end
+      i = j
     end
-    i = j
+    return at
   end
-  return at
-end
-
--- Text without added tokens; first: nothing stands before it.
-local function encode_plain(self, out, text, first)
-  if text == "" then return end
-  for _, step in ipairs(self.normal) do text = steps.run[step[1]](text, step, first) end
-  encode_words(self, out, #out, ffi.cast("const uint8_t *", text), #text, 1)
-end
-
--- The first added token in the text from `from` on: the token, where it begins and ends. places: where each was found
--- last, so that none is looked for twice.
-local function find_added(self, text, from, places)
-  local first, last, token
-  for k, t in ipairs(self.added) do
-    local place = places[k]
-    if place == nil or place and place < from then
-      place = text:find(t.content, from, true) or false
-      places[k] = place
+  if step[1] == "split" then
+    for _, part in ipairs(words.split(step, p, n)) do
+      at = encode_words(self, out, at, p + part[1], part[2] - part[1], k + 1, first and part[1] == 0)
     end
-    if place and (not first or place < first) then first, last, token = place, place + #t.content - 1, t end
+    return at
   end
-  return token, first, last
+  local text = steps.run[step[1]](ffi.string(p, n), step, first)
+  at = encode_words(self, out, at, ffi.cast("const uint8_t *", text), #text, k + 1, first)
+  return at, text -- which must live so long
 end
 
 --- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
 -- the file puts around each text, such as "<|begin_of_text|>".
 Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false)",
 function(self, text, add_special_tokens)
-  local out, from, places = {}, 1, {}
+  local out = {}
   if add_special_tokens then
     for k, id in ipairs(self.first) do out[k] = id end
   end
-  while from <= #text do
-    local token, first, last = find_added(self, text, from, places)
-    local plain = text:sub(from, token and first - 1 or #text)
-    encode_plain(self, out, token and token.lstrip and plain:gsub("%s+$", "") or plain, from == 1)
-    if not token then break end
-    out[#out + 1] = self.vocab[token.content]
-    from = token.rstrip and (text:find("%S", last + 1) or #text + 1) or last + 1
-  end
+  local function token(id) out[#out + 1] = id end
+  added.each(self.raw_tokens, text, function(from, to)
+    local normal = steps.normalize(self, text:sub(from, to))
+    local p = ffi.cast("const uint8_t *", normal)
+    added.each(self.normal_tokens, normal, function(a, b)
+      encode_words(self, out, #out, p + a - 1, b - a + 1, 1, from == 1 and a == 1)
+    end, token)
+  end, token)
   if add_special_tokens then
     for _, id in ipairs(self.last) do out[#out + 1] = id end
   end
@@ -331,19 +324,7 @@ function Tokenizer:bytes(id)
   if not token then
     check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d", tostring(id), self.size_of_vocab)
   end
-  local byte = self.byte_fallback and token:match "^<0x(%x%x)>$"
-  if byte then
-    token = string.char(tonumber(byte, 16))
-  elseif self.byte_level and not self.is_added[id] then
-    token = token:gsub("[%z\1-\127\194-\244][\128-\191]*", bytes_of)
-  elseif self.kind == "WordPiece" then
-    token = token:sub(1, #self.prefix) == self.prefix and token:sub(#self.prefix + 1) or " " .. token
-    if self.tidy then token = token:gsub("^ ([.?!,])", "%1") end -- no blank before these
-  elseif not self.byte_level then
-    for _, r in ipairs(self.back) do
-      token = token:gsub(r[2]:gsub("%p", "%%%0"), (r[1]:gsub("%%", "%%%%")))
-    end
-  end
+  token = decoders.run(self, { token }, true)
   self.texts[id] = token
   return token
 end
@@ -352,20 +333,16 @@ end
 Tokenizer.decode = signature.method("data.Tokenizer:decode(Tensor|list ids, bool skip_special_tokens=false)",
 function(self, ids, skip)
   if moth.is_tensor(ids) then ids = ids:reshape(-1):totable() end
-  local parts, n = {}, 0
+  local back, list, n = self.steps_back, {}, 0
+  local alone = back[1] and back[1][1] == "bytes" and not back[2]
   for _, id in ipairs(ids) do
     local text = self:bytes(id)
     if not (skip and self.special[id]) then
-      if n == 0 and self.kind == "WordPiece" then
-        text = self.tokens[id]
-      elseif n == 0 and self.strip_first and not self.is_added[id] then
-        text = text:gsub("^ ", "")
-      end
       n = n + 1
-      parts[n] = text
+      list[n] = alone and text or self.tokens[id]
     end
   end
-  return table.concat(parts)
+  return alone and table.concat(list) or decoders.run(self, list)
 end)
 
 --- Texts as one tensor: int64 (N, longest), padded on the right with pad_id, cut to max_length; and a bool tensor, true

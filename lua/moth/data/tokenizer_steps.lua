@@ -1,11 +1,13 @@
---- The steps of a tokenizer.json around its model: normalizers, pre_tokenizers, decoders and post_processors. What is
--- read goes into the tokenizer as plain data, which may go to a worker:
+--- The steps of a tokenizer.json around its model: normalizers, pre_tokenizers and post_processors (decoders.lua has
+-- the way back). What is read goes into the tokenizer as plain data, which may go to a worker:
 --   normal     what is done to a text, in order: { "replace", from, to } and the like, run by M.run
---   cuts       how it is cut into words, each way inside of the words of those before: names for words.of
---   back       { from, to } of "replace" that decoding turns round
+--   cuts       how it is cut into words, each step inside of the parts of those before: { "cut", a name for words.of },
+--              { "split", … } for words.split, or what is done to a part, as in normal
 --   first, last  ids around a text
 local check = require "moth.utils.check"
+local decoders = require "moth.data.decoders"
 local forms = require "moth.data.forms"
+local unicode = require "moth.data.unicode"
 local words = require "moth.data.words"
 
 local M = {}
@@ -14,12 +16,11 @@ local function refuse(tok, what, ...) check.fail("[data.Tokenizer] %s: %s", tok.
 
 -- ---- what is done to a text --------------------------------------------------------------------------
 
-local function plain(s) return (s:gsub("%p", "%%%0")) end
-
 local run = {}
 M.run = run
-function run.replace(text, step) return (text:gsub(plain(step[2]), (step[3]:gsub("%%", "%%%%")))) end
-function run.prepend(text, step) return step[2] .. text end
+function run.replace(text, step) return (text:gsub(unicode.plain(step[2]), (step[3]:gsub("%%", "%%%%")))) end
+function run.replace_matches(text, step) return words.replace(step[2], step[3], text) end
+function run.prepend(text, step) return text == "" and text or step[2] .. text end
 -- Metaspace's mark: once, and with "first" only at the beginning.
 function run.mark(text, step, first)
   if step[3] == "first" and not first or text:sub(1, #step[2]) == step[2] then return text end
@@ -29,10 +30,10 @@ function run.space(text) return (text == "" or text:find "^ ") and text or " " .
 function run.lower(text) return forms.lower(text) end
 function run.nfc(text) return forms.nfc(text) end
 function run.nfd(text) return forms.nfd(text) end
-function run.accents(text) return forms.strip_accents(text) end
+function run.accents(text, step) return forms.without_marks(text, forms.set(step[2])) end
 function run.strip(text, step)
-  if step[2] then text = text:gsub("^%s+", "") end
-  if step[3] then text = text:gsub("%s+$", "") end
+  if step[2] then text = text:sub(unicode.skip_spaces(text, 1)) end
+  if step[3] then text = text:sub(1, unicode.before_spaces(text, #text + 1) - 1) end
   return text
 end
 
@@ -43,13 +44,13 @@ end
 -- BERT's cleaning: no control characters, spaces are blanks; blanks around Chinese characters.
 function run.bert(text, step)
   if not text:find "[%c\128-\255]" then return text end
-  local out = {}
+  local out, control = {}, forms.set "Cc Cf Co"
   for _, c in ipairs(forms.points(text)) do
-    if step[2] and (c == 9 or c == 10 or c == 13 or words.is_space(c)) then
-      out[#out + 1] = 32
+    if step[2] and (c == 9 or c == 10 or c == 13 or c > 32 and c ~= 0x85 and unicode.is_space(c)) then
+      out[#out + 1] = 32 -- other spaces of ASCII are control characters
     elseif step[3] and is_chinese(c) then
       out[#out + 1], out[#out + 2], out[#out + 3] = 32, c, 32
-    elseif not (step[2] and (c == 0 or c == 0xfffd or forms.is("control", c))) then
+    elseif not (step[2] and (c == 0 or c == 0xfffd or forms.is(control, c))) then
       out[#out + 1] = c
     end
   end
@@ -59,22 +60,31 @@ end
 -- ---- reading -----------------------------------------------------------------------------------------
 
 local function add(tok, ...) tok.normal[#tok.normal + 1] = { ... } end
-local function cut(tok, name) tok.cuts[#tok.cuts + 1] = name end
+local function cut(tok, ...) tok.cuts[#tok.cuts + 1] = { ... } end
+
+local function search(tok, pattern)
+  local find, why = words.search(pattern)
+  if not find then refuse(tok, "its pattern %s is not supported: %s", pattern, why) end
+end
 
 local normalizers, cutters = {}, {}
 
 function normalizers.Prepend(tok, step) add(tok, "prepend", step.prepend or "") end
 function normalizers.Replace(tok, step)
-  local from = step.pattern and step.pattern.String
-  if not from then refuse(tok, "its normalizer replaces a regular expression, which is not supported") end
-  local to = step.content or ""
-  add(tok, "replace", from, to)
-  tok.back[#tok.back + 1] = { from, to }
+  local from, to = step.pattern and step.pattern.String, step.content or ""
+  if from then
+    add(tok, "replace", from, to)
+    return
+  end
+  from = step.pattern and step.pattern.Regex
+  if not from then refuse(tok, "its normalizer Replace has no pattern") end
+  search(tok, from)
+  add(tok, "replace_matches", from, to)
 end
 function normalizers.NFC(tok) add(tok, "nfc") end
 function normalizers.NFD(tok) add(tok, "nfd") end
 function normalizers.Lowercase(tok) add(tok, "lower") end
-function normalizers.StripAccents(tok) add(tok, "accents") end
+function normalizers.StripAccents(tok) add(tok, "accents", "M") end
 function normalizers.Strip(tok, step) add(tok, "strip", step.strip_left, step.strip_right) end
 function normalizers.BertNormalizer(tok, step, value)
   local accents = value(step.strip_accents)
@@ -82,50 +92,60 @@ function normalizers.BertNormalizer(tok, step, value)
   add(tok, "bert", step.clean_text, step.handle_chinese_chars)
   if accents then
     add(tok, "nfd")
-    add(tok, "accents")
+    add(tok, "accents", "Mn")
   end
   if step.lowercase then add(tok, "lower") end
 end
 
+-- Parts cut at the matches of a regular expression or a text.
+local function split(tok, pattern, plain, how, invert)
+  if not words.joins[how] then refuse(tok, "it cuts '%s', which is not known", tostring(how)) end
+  if not plain and (how == "Isolated" and not invert or how == "Removed" and invert) and words.of(pattern) then
+    cut(tok, "cut", pattern)
+    return
+  end
+  if not plain then search(tok, pattern) end
+  if pattern ~= "" then cut(tok, "split", pattern, plain, how, invert or false) end
+end
+
 function cutters.ByteLevel(tok, step)
   tok.byte_level = true
-  if step.add_prefix_space then add(tok, "space") end
-  if step.use_regex ~= false then cut(tok, "gpt2") end
+  if step.add_prefix_space then cut(tok, "space") end
+  if step.use_regex ~= false then cut(tok, "cut", "gpt2") end
 end
 function cutters.Split(tok, step)
-  local text = step.pattern and (step.pattern.Regex or step.pattern.String)
-  for _, r in ipairs(tok.normal) do
-    if text and r[1] == "replace" and r[2] == step.pattern.String then return end -- there is none left (Gemma)
-  end
-  if not text or step.behavior == "Removed" or step.invert or not step.pattern.Regex or not words.of(text) then
-    refuse(tok, "its pattern is not known: %s\nHINT: known are the words of GPT-2, Llama 3, Qwen and GPT-4 (cl100k)",
-      tostring(text))
-  end
-  cut(tok, text)
+  local text = step.pattern and step.pattern.String
+  local regex = step.pattern and step.pattern.Regex
+  if not text and not regex then refuse(tok, "its pre_tokenizer Split has no pattern") end
+  split(tok, text or regex, text ~= nil, step.behavior, step.invert)
 end
+function cutters.CharDelimiterSplit(tok, step) split(tok, step.delimiter or "", true, "Removed") end
 function cutters.Metaspace(tok, step)
   local mark = step.replacement or "▁"
-  if mark ~= "▁" then refuse(tok, "it marks spaces by '%s', which is not supported", mark) end
-  add(tok, "replace", " ", mark)
+  cut(tok, "replace", " ", mark)
   if step.prepend_scheme ~= "never" and step.add_prefix_space ~= false then
-    add(tok, "mark", mark, step.prepend_scheme)
-    tok.strip_first = true
+    cut(tok, "mark", mark, step.prepend_scheme)
   end
-  tok.back[#tok.back + 1] = { " ", mark }
-  if step.split ~= false then cut(tok, "metaspace") end
+  if step.split ~= false then split(tok, mark, true, "MergedWithNext") end
 end
-function cutters.Digits(tok, step) cut(tok, step.individual_digits and "each_digit" or "digits") end
-function cutters.BertPreTokenizer(tok) cut(tok, "bert") end
-function cutters.WhitespaceSplit(tok) cut(tok, "between") end
+function cutters.Digits(tok, step) cut(tok, "cut", step.individual_digits and "each_digit" or "digits") end
+function cutters.Punctuation(tok, step)
+  local how = step.behavior or "Isolated"
+  if how ~= "Isolated" and how ~= "Contiguous" then
+    refuse(tok, "its Punctuation is %s; Isolated and Contiguous are supported", how)
+  end
+  cut(tok, "cut", how == "Isolated" and "each_mark" or "marks")
+end
+function cutters.BertPreTokenizer(tok) cut(tok, "cut", "bert") end
+function cutters.WhitespaceSplit(tok) cut(tok, "cut", "between") end
+function cutters.Whitespace(tok) cut(tok, "cut", "words") end
 
 local known = { normalizer = normalizers, pre_tokenizer = cutters }
-local decoders = { ByteLevel = true, Replace = true, ByteFallback = true, Fuse = true, Strip = true, Metaspace = true,
-  WordPiece = true }
 
 local function read_steps(tok, step, kind, value)
   if not step then return end
   if step.type == "Sequence" then
-    for _, s in ipairs(step.pretokenizers or step.normalizers or step.decoders or {}) do
+    for _, s in ipairs(step.pretokenizers or step.normalizers or {}) do
       read_steps(tok, s, kind, value)
     end
     return
@@ -136,17 +156,6 @@ local function read_steps(tok, step, kind, value)
       step.type == "Precompiled" and "\nHINT: SentencePiece's tables of characters are not read" or "")
   end
   read(tok, step, value)
-end
-
-local function read_decoder(tok, step)
-  if not step then return end
-  if step.type == "Sequence" then
-    for _, s in ipairs(step.decoders or {}) do read_decoder(tok, s) end
-  elseif not decoders[step.type] then
-    refuse(tok, "its decoder '%s' is not supported", tostring(step.type))
-  elseif step.type == "WordPiece" then
-    tok.tidy = step.cleanup ~= false
-  end
 end
 
 -- The special tokens that are put before and behind a text.
@@ -177,12 +186,17 @@ end
 
 --- Reads the steps of a tokenizer.json's table; value(v) is v, or nil for JSON's null.
 function M.read(tok, json, value)
-  tok.normal, tok.cuts, tok.back, tok.first, tok.last = {}, {}, {}, {}, {}
+  tok.normal, tok.cuts, tok.first, tok.last = {}, {}, {}, {}
   read_steps(tok, value(json.normalizer), "normalizer", value)
-  for _, step in ipairs(tok.normal) do tok.strip_first = tok.strip_first or step[1] == "prepend" end
   read_steps(tok, value(json.pre_tokenizer), "pre_tokenizer", value)
-  read_decoder(tok, value(json.decoder))
+  decoders.read(tok, value(json.decoder))
   read_around(tok, value(json.post_processor))
+end
+
+--- A text as the model's normalizers leave it.
+function M.normalize(tok, text)
+  for _, step in ipairs(tok.normal) do text = run[step[1]](text, step) end
+  return text
 end
 
 return M

@@ -1,48 +1,10 @@
---- Which characters are letters, numbers, spaces: Unicode 16's categories L, N, and White_Space.
--- Ranges, each by its distance from the end of the one before, and its length less one: "65+25" is A to Z.
+--- Code points: their UTF-8, their general categories and scripts (Unicode 16).
+-- Ranges are texts, each by its distance from the end of the one before, and its length less one: "65+25" is A to Z.
+local ffi = require "ffi"
+
 local M = {}
 
-local letters =
-  "65+25 7+25 48 11 5 6+22 2+30 2+457 5+11 15+4 8 2 130+4 2+1 3+3 2 7 2+2 2 2+19 2+82 2+138 9+165 2+37 3 7+40 "
-  .. "72+26 5+3 46+42 36+1 2+98 2 16+1 8+1 11+2 3 17 2+29 30+88 12 25+32 10+1 5 6+21 5 10 4 24+24 8+10 6+23 2+5 "
-  .. "18+41 59+53 4 19 8+9 16+15 5+7 3+1 3+21 2+6 2 4+3 4 17 14+1 2+2 15+1 11 9+5 5+1 3+21 2+6 2+1 2+1 2+1 32+3 2 "
-  .. "20+2 17+8 2+2 2+21 2+6 2+1 2+4 4 19 16+1 24 12+7 3+1 3+21 2+6 2+1 2+4 4 31+1 2+2 16 18 2+5 4+2 2+3 4+1 2 "
-  .. "2+1 4+1 4+2 4+11 23 53+7 2+2 2+22 2+15 4 27+2 3 3+1 31 5+7 2+2 2+22 2+9 2+4 4 32+1 2+1 16+1 18+8 2+2 2+40 3 "
-  .. "17 6+2 9+2 25+5 6+17 4+23 2+8 2 3+6 59+47 2+1 13+6 59+1 2 2+4 2+23 2 2+9 2+1 10 3+4 2 22+3 33 64+7 2+35 "
-  .. "28+4 116+42 21 17+5 5+3 4 4+1 8+2 5+12 13 18+37 2 6 3+42 2+332 2+3 3+6 2 2+3 3+40 2+3 3+32 2+3 3+6 2 2+3 "
-  .. "3+14 2+56 2+3 3+66 38+15 17+85 3+5 4+619 3+16 2+25 6+74 7+7 8+17 14+18 15+17 15+12 2+2 16+51 36 5 68+88 8+4 "
-  .. "3+33 2 6+69 11+30 50+29 3+4 12+43 5+25 55+22 10+52 83 94+46 18+7 55+29 14+1 11+43 27+35 42+2 11+35 3+10 "
-  .. "6+42 3+2 42+3 2+5 2+1 4 6+191 65+277 3+5 3+37 3+5 3+7 2 2 2 2+30 3+52 2+6 2 4+2 2+6 4+3 3+5 5+12 6+2 2+6 "
-  .. "117 14 17+12 102 5 3+9 2 4+4 7 2 2 2+3 2+10 3+3 6+4 5 53+1 2684+228 7+3 4+1 13+37 2 6 3+55 8 17+22 10+6 2+6 "
-  .. "2+6 2+6 2+6 2+6 2+6 2+6 81 470+1 43+4 6+1 5+85 7+2 2+89 2+3 6+42 2+93 18+31 49+15 513+6591 65+22156 68+45 "
-  .. "3+268 4+15 11+1 21+46 17+30 3+69 50+8 3+102 3+66 3+1 2 2+7 22+15 2+2 2+3 2+22 30+51 15+49 63+5 4 2+1 12+27 "
-  .. "11+22 26+28 8+46 29 17+4 2+9 11+4 2+40 24+2 2+7 21+22 4 4+49 2 4+1 3+4 3 2 25+2 3+10 8+2 13+5 3+5 3+5 10+6 "
-  .. "2+6 2+42 2+13 7+114 30+11171 13+22 5+48 8453+365 3+105 39+6 13+4 6 2+9 2+12 2+4 2 2+1 2+1 2+107 34+362 "
-  .. "19+63 3+53 41+11 117+4 2+134 37+25 7+25 12+88 4+5 3+5 3+5 3+2 36+11 2+25 2+18 2+1 2+14 3+13 35+122 390+28 "
-  .. "4+48 48+31 14+19 2+7 7+37 11+29 3+35 5+7 49+157 19+35 5+35 5+39 9+51 13+10 2+14 2+6 2+1 2+10 2+14 2+6 2+1 "
-  .. "4+51 13+310 10+21 11+7 25+5 2+41 2+8 70+5 3 2+43 2+1 4 3+22 11+22 10+30 66+18 2+1 11+21 11+25 71+55 7+1 65 "
-  .. "16+3 2+2 2+28 43+28 4+28 36+7 2+27 28+53 11+21 11+18 14+17 111+72 56+50 14+50 14+35 39+27 10+22 251+41 7+1 "
-  .. "17+2 60+28 11 9+21 43+17 47+20 28+22 13+52 58+1 3 14+44 33+24 27+35 30 3 9+34 4 13+47 15+3 22 2 36+17 2+24 "
-  .. "20+1 64+6 2 2+3 2+14 2+9 8+46 39+7 3+1 3+21 2+6 2+1 2+4 4 19 13+4 31+9 2 3 2+37 2 26 2 45+52 19+3 21+2 "
-  .. "31+47 21+1 2 185+46 42+3 37+47 21 60+42 14 72+26 38+6 186+43 117+63 32+7 3 3+7 2+1 2+23 16 2 95+7 3+38 17 2 "
-  .. "29 11+39 8 22 12+45 20 19+72 200+32 32+8 2+36 18 50+29 113+6 2+1 2+37 22 26+5 2+1 2+31 15 328+18 16 2+12 "
-  .. "2+33 125 80+921 231+195 2637+96 16+1071 18+5 26+3994 6+582 6842+29 1763+568 8+30 18+78 18+29 19+47 17+3 "
-  .. "32+20 6+18 433+44 212+63 129+74 6 67+12 65+1 2 29+6135 9+1237 42+9 8936+3 2+6 2+1 2+290 16 30+2 3 15+3 "
-  .. "9+395 2309+106 6+12 4+8 8+9 5991+84 2+70 2+1 3 3+1 3+3 2+11 2 2+6 2+64 2+3 3+7 2+6 2+27 2+3 2+4 2 4+6 2+339 "
-  .. "3+24 2+24 2+30 2+24 2+30 2+24 2+30 2+24 2+30 2+24 2+7 1845+30 7+5 262+61 147+44 11+6 17 322+29 19+43 485+27 "
-  .. "229+29 3 496+6 2+3 2+1 2+14 2+196 60+67 8 1205+3 2+26 2+1 2 3 2+9 2+3 2 2 7 5 2 2 2+2 2+1 2 3 2 2 2 2 2+1 2 "
-  .. "3+3 2+6 2+3 2+3 2 2+9 2+16 6+2 2+4 2+16 4421+42719 33+4153 7+221 3+5761 15+7472 16+621 2467+541 1507+4938 "
-  .. "6+4191 "
-
-local numbers =
-  "48+9 121+1 6 3+2 1442+9 135+9 199+9 413+9 119+9 5+5 109+9 119+9 119+9 3+5 111+12 116+9 9+6 104+9 105+6 8+18 "
-  .. "110+9 97+9 119+9 71+19 269+9 71+9 720+19 882+2 240+9 7+9 23+9 301+9 129+10 166+9 7+9 183+9 87+9 135+9 7+9 "
-  .. "1047 4+5 7+9 199+50 3+4 727+59 79+21 631+29 1386 778 26+8 15+2 344+3 139+9 31+7 2+14 33+9 40+14 29537+9 "
-  .. "189+9 321+5 155+9 39+9 199+9 23+9 87+9 407+9 21271+9 494+44 13+56 18+1 342+26 37+3 30 9 135+4 203+9 943+7 "
-  .. "26+6 40+8 76+4 23+5 161+1 3+15 3+45 65+8 53+1 31+2 76+4 105+7 25+7 42+6 331+5 49+9 7+9 279+30 159+9 43+3 "
-  .. "113+6 135+29 129+9 61+9 145+9 8+19 252+9 343+9 119+9 375+9 103+9 7+19 77+11 421+18 94+9 663+9 87+28 228+9 "
-  .. "71+9 423+9 103+20 1068+110 15554+9 2343+9 87+9 135+9 2+6 527+9 263+22 24154+9 1479+19 13+19 109+24 1110+49 "
-  .. "2369+9 423+9 503+9 248+9 717+8 129+9 792+58 2+2 2+3 77+44 2+14 963+12 2788+9 "
+local POINTS = 0x110000
 
 --- Calls f with the first and the last of each range.
 local function ranges(text, f)
@@ -54,16 +16,85 @@ local function ranges(text, f)
   end
 end
 
---- Calls f(first, last) for each range of code points that are letters; numbers.
-function M.each_letter(f) ranges(letters, f) end
-function M.each_number(f) ranges(numbers, f) end
+local category, number_of -- uint8_t[POINTS], made when first used: 0: none; numbers of names
+
+--- The category's number of each code point, uint8_t[0x110000] (0: none), and the numbers by name: { Lu = 1, … }.
+function M.categories()
+  if category then return category, number_of end
+  local data = require "moth.data.forms_data"
+  local t, names, at = ffi.new("uint8_t[?]", POINTS), {}, 0
+  for name in data.names:gmatch "%a+" do
+    names[#names + 1] = name
+    names[name] = #names
+  end
+  for letter, count in data.categories:gmatch "([%a-])(%d*)" do
+    local n = tonumber(count) or 1
+    local k = letter == "-" and 0 or letter:byte() - (letter < "a" and 64 or 70)
+    ffi.fill(t + at, n, k)
+    at = at + n
+  end
+  category, number_of = t, names
+  return t, names
+end
+
+--- The numbers of a category ("Lu") or a group of them ("L"), as a set; nil: there is none of that name.
+function M.category(name)
+  local _, names = M.categories()
+  local out
+  for k, known in ipairs(names) do
+    if known == name or #name == 1 and known:sub(1, 1) == name then
+      out = out or {}
+      out[k] = true
+    end
+  end
+  return out
+end
+
+--- Calls f with the first and the last of each range of a script ("Han"); false: it is not known.
+function M.each_of_script(name, f)
+  local text = require("moth.data.forms_data").scripts[name]
+  if text then ranges(text, f) end
+  return text ~= nil
+end
 
 function M.is_space(c)
   return c >= 9 and c <= 13 or c == 32 or c == 0x85 or c == 0xa0 or c == 0x1680 or c >= 0x2000 and c <= 0x200a
     or c == 0x2028 or c == 0x2029 or c == 0x202f or c == 0x205f or c == 0x3000
 end
 
-M.ranges = ranges
+--- A text as a pattern of string.find and its like that stands for itself.
+function M.plain(s) return (s:gsub("%p", "%%%0")) end
+
+local spaces -- as UTF-8: { [text] = true }
+local function space_of(s)
+  if not spaces then
+    spaces = {}
+    for c = 0x85, 0x3000 do
+      if M.is_space(c) then spaces[M.char(c)] = true end
+    end
+  end
+  return spaces[s]
+end
+
+--- Where the text's spaces from place i on end: the place (from 1) of what is none, or that behind the text.
+function M.skip_spaces(text, i)
+  while true do
+    i = text:find("%S", i) or #text + 1
+    local k = space_of(text:sub(i, i + 1)) and 2 or space_of(text:sub(i, i + 2)) and 3
+    if not k then return i end
+    i = i + k
+  end
+end
+--- Where the spaces in front of place i begin: i where there are none.
+function M.before_spaces(text, i)
+  while i > 1 do
+    local k = text:find("^%s", i - 1) and 1 or space_of(text:sub(i - 2, i - 1)) and 2
+      or space_of(text:sub(i - 3, i - 1)) and 3
+    if not k then break end
+    i = i - k
+  end
+  return i
+end
 
 --- The code point at place i of n bytes at p (places from 0; -1: the byte is no part of UTF-8), and the place behind.
 function M.decode(p, i, n)
@@ -82,6 +113,25 @@ function M.decode(p, i, n)
   end
   return c, i + 1 + more
 end
+
+--- Bytes of the character at i of a text (from 1), whether they are all there, and whether they are none: then what
+-- could have been its beginning, which becomes one U+FFFD, as everywhere else.
+function M.character(s, i)
+  local b = s:byte(i)
+  local n = b < 0x80 and 1 or b >= 0xc2 and b < 0xe0 and 2 or b >= 0xe0 and b < 0xf0 and 3
+    or b >= 0xf0 and b < 0xf5 and 4 or 0
+  for k = 1, n - 1 do
+    local c = s:byte(i + k)
+    if not c then return n, false end
+    local low = k == 1 and (b == 0xe0 and 0xa0 or b == 0xf0 and 0x90) or 0x80
+    local high = k == 1 and (b == 0xed and 0x9f or b == 0xf4 and 0x8f) or 0xbf
+    if c < low or c > high then return k, true, true end
+  end
+  return math.max(n, 1), true, n == 0
+end
+
+--- The code point of a text that is one character; -1: it is none.
+function M.point(s) return (M.decode(ffi.cast("const uint8_t *", s), 0, #s)) end
 
 --- A code point as UTF-8.
 function M.char(c)

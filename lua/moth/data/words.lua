@@ -2,7 +2,9 @@
 -- at p that give the end of the word that begins at i (positions from 0, the end not included). A byte that is no part
 -- of UTF-8 counts as a character that is neither letter, number nor space.
 local ffi = require "ffi"
+local each = require "moth.each"
 local forms = require "moth.data.forms"
+local regex = require "moth.data.regex"
 local unicode = require "moth.data.unicode"
 
 local M = {}
@@ -11,13 +13,18 @@ local OTHER, LETTER, NUMBER, SPACE = 0, 1, 2, 3
 local POINTS = 0x110000
 local class -- uint8_t[POINTS], made when first used
 
+local is_mark_of -- of punctuation
+
 local function classes()
-  local t = ffi.new("uint8_t[?]", POINTS)
-  unicode.each_letter(function(from, to) ffi.fill(t + from, to - from + 1, LETTER) end)
-  unicode.each_number(function(from, to) ffi.fill(t + from, to - from + 1, NUMBER) end)
+  local t, category = ffi.new("uint8_t[?]", POINTS), unicode.categories()
+  local of = ffi.new "uint8_t[32]"
+  for k in each(forms.set "L") do of[k] = LETTER end
+  for k in each(forms.set "N") do of[k] = NUMBER end
+  for c = 0, POINTS - 1 do t[c] = of[category[c]] end
   for c = 0, 0x3000 do
     if unicode.is_space(c) then t[c] = SPACE end
   end
+  is_mark_of = forms.set "P"
   return t
 end
 
@@ -122,13 +129,6 @@ local function cl100k(p, i, n, most)
   return last or spaces(p, i, n)
 end
 
--- Metaspace: a word begins at each "▁".
-local function metaspace(p, i, n)
-  local j = i + 1
-  while j + 2 < n and not (p[j] == 0xe2 and p[j + 1] == 0x96 and p[j + 2] == 0x81) do j = j + 1 end
-  return j + 2 < n and j or n
-end
-
 -- Each digit by itself; or runs of digits.
 local function each_digit(p, i, n)
   local kind, j = at(p, i, n)
@@ -149,7 +149,7 @@ end
 local function is_punctuation(p, i, n)
   local b = p[i]
   if b < 0x80 then return b > 32 and b < 127 and class[b] == OTHER end
-  return forms.is("punctuation", (decode(p, i, n)))
+  return forms.is(is_mark_of, (decode(p, i, n)))
 end
 
 -- BertPreTokenizer: spaces go away, punctuation is one by one. true: the part is left out.
@@ -177,10 +177,36 @@ local function between(p, i, n)
   return j
 end
 
-M.is_space = unicode.is_space
+-- Punctuation: each by itself, or runs of it.
+local function marks(p, i, n)
+  local kind, j = is_punctuation(p, i, n), select(2, at(p, i, n))
+  while j < n and is_punctuation(p, j, n) == kind do j = select(2, at(p, j, n)) end
+  return j
+end
+local function each_mark(p, i, n)
+  if is_punctuation(p, i, n) then return (select(2, at(p, i, n))) end
+  return marks(p, i, n)
+end
 
-local known = { gpt2 = gpt2, metaspace = metaspace, digits = digits, each_digit = each_digit, bert = bert,
-  between = between }
+-- Whitespace: runs of letters, marks, digits and joiners, and of what is neither; spaces go away.
+local function is_plain(p, i, n)
+  local c = decode(p, i, n)
+  return c == 0x200c or c == 0x200d or regex.is_word(c)
+end
+local function plain_words(p, i, n)
+  local kind, j = at(p, i, n)
+  if kind == SPACE then return run(p, j, n, SPACE), true end
+  local word = is_plain(p, i, n)
+  while j < n do
+    local k, after = at(p, j, n)
+    if k == SPACE or is_plain(p, j, n) ~= word then break end
+    j = after
+  end
+  return j
+end
+
+local known = { gpt2 = gpt2, digits = digits, each_digit = each_digit, bert = bert, between = between, marks = marks,
+  each_mark = each_mark, words = plain_words }
 
 -- The regular expressions, each letter as it stands in files, with "%d" for the most digits of a number.
 local TAIL = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -204,12 +230,111 @@ local function find(text)
   end
 end
 
---- What cuts text: "gpt2", "metaspace", "digits" and the like, or a Split step's regular expression; nil: none that is
--- known.
+--- What cuts text: "gpt2", "digits" and the like, or a regular expression of those above, all of whose matches are
+-- words; nil: another one. It may say true behind the end: the part is left out.
 function M.of(text)
   class = class or classes()
   known[text] = known[text] or find(text)
   return known[text]
+end
+
+-- ---- what is cut by any pattern --------------------------------------------------------------------
+
+local searches = {} -- by pattern
+
+--- The search (p, i, n) -> first, end of a regular expression, or of a text where plain; nil and why.
+function M.search(pattern, plain)
+  local key = (plain and "=" or "~") .. pattern
+  if not searches[key] then
+    local f, why
+    if plain then
+      local m = #pattern
+      function f(p, i, n)
+        for k = i, n - m do
+          if p[k] == pattern:byte(1) and ffi.string(p + k, m) == pattern then return k, k + m end
+        end
+      end
+    else
+      f, why = regex.compile(pattern)
+    end
+    if not f then return nil, why end
+    searches[key] = f
+  end
+  return searches[key]
+end
+
+--- A text with the matches of a pattern replaced.
+function M.replace(pattern, by, text)
+  local search, p, n, out, i, done = M.search(pattern), ffi.cast("const uint8_t *", text), #text, {}, 0, 0
+  while i <= n do
+    local first, last = search(p, i, n)
+    if not first then break end
+    out[#out + 1], out[#out + 2] = text:sub(done + 1, first), by
+    done, i = last, last > first and last or last + 1
+  end
+  out[#out + 1] = text:sub(done + 1)
+  return table.concat(out)
+end
+
+local joins = {}
+-- Matches stand alone, go away, go with what is in front of them or behind, or with those beside them.
+function joins.Isolated(parts) return parts end
+function joins.Removed(parts)
+  local out = {}
+  for _, part in ipairs(parts) do
+    if not part[3] then out[#out + 1] = part end
+  end
+  return out
+end
+function joins.MergedWithPrevious(parts)
+  local out, before = {}, false
+  for _, part in ipairs(parts) do
+    local last = out[#out]
+    if part[3] and not before and last then last[2] = part[2] else out[#out + 1] = part end
+    before = part[3]
+  end
+  return out
+end
+function joins.MergedWithNext(parts)
+  local out, behind = {}, nil -- from the end
+  for k = #parts, 1, -1 do
+    local part = parts[k]
+    if part[3] and behind and not behind[3] then
+      out[#out][1] = part[1]
+    else
+      out[#out + 1] = { part[1], part[2] }
+    end
+    behind = part
+  end
+  for k = 1, math.floor(#out / 2) do out[k], out[#out + 1 - k] = out[#out + 1 - k], out[k] end
+  return out
+end
+function joins.Contiguous(parts)
+  local out, before = {}, nil
+  for _, part in ipairs(parts) do
+    if part[3] == before then out[#out][2] = part[2] else out[#out + 1] = part end
+    before = part[3]
+  end
+  return out
+end
+M.joins = joins
+
+--- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }.
+function M.split(step, p, n)
+  local search, parts, i, done = M.search(step[2], step[3]), {}, 0, 0
+  while i <= n do
+    local first, last = search(p, i, n)
+    if not first then break end
+    if last > first then
+      if first > done then parts[#parts + 1] = { done, first, step[5] } end
+      parts[#parts + 1] = { first, last, not step[5] }
+      done, i = last, last
+    else -- an empty match cuts nothing
+      i = first + 1
+    end
+  end
+  if done < n then parts[#parts + 1] = { done, n, step[5] } end
+  return joins[step[4]](parts)
 end
 
 return M

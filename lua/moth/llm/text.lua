@@ -8,6 +8,7 @@
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local unicode = require "moth.data.unicode"
 
 local Text = class "llm.Text"
 
@@ -21,28 +22,12 @@ Text.__init = signature.init("llm.Text(any tokenizer, string[] stop?)", function
   self.tokenizer, self.stop, self.held, self.bytes = o.tokenizer, o.stop or {}, "", ""
 end)
 
--- Bytes of the character at i, whether they are all there, and whether they are none: then what could have been its
--- beginning, which becomes one U+FFFD, as everywhere else.
-local function size_at(s, i)
-  local b = s:byte(i)
-  local n = b < 0x80 and 1 or b >= 0xc2 and b < 0xe0 and 2 or b >= 0xe0 and b < 0xf0 and 3
-    or b >= 0xf0 and b < 0xf5 and 4 or 0
-  for k = 1, n - 1 do
-    local c = s:byte(i + k)
-    if not c then return n, false end
-    local low = k == 1 and (b == 0xe0 and 0xa0 or b == 0xf0 and 0x90) or 0x80
-    local high = k == 1 and (b == 0xed and 0x9f or b == 0xf4 and 0x8f) or 0xbf
-    if c < low or c > high then return k, true, true end
-  end
-  return math.max(n, 1), true, n == 0
-end
-
 -- The whole characters of bytes, and the bytes behind them of one that is not whole yet.
 local function characters(s)
   if not s:find "[\128-\255]" then return s, "" end
   local out, i = {}, 1
   while i <= #s do
-    local n, whole, wrong = size_at(s, i)
+    local n, whole, wrong = unicode.character(s, i)
     if not whole then return table.concat(out), s:sub(i) end
     out[#out + 1] = wrong and REPLACEMENT or s:sub(i, i + n - 1)
     i = i + n

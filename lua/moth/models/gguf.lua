@@ -5,6 +5,7 @@ local each = require "moth.each"
 local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
+local words = require "moth.data.words"
 
 local M = {}
 
@@ -201,9 +202,18 @@ local function merges_of(tokens, scores)
   return list
 end
 
-local LLAMA3 = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,%d}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-  .. "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-local digits = { ["llama-bpe"] = 3, llama3 = 3, ["llama-v3"] = 3, qwen2 = 1 }
+-- How words are cut, by llama.cpp's names; "%d": the most digits of a number.
+local CONTRACTION, TAIL = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+local LLAMA3 = CONTRACTION .. "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,%d}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" .. TAIL
+-- Words of large letters and then small ones, with their marks.
+local CASES = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+%s|"
+  .. "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*%s|%s|"
+  .. " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" .. TAIL
+local patterns = { ["llama-bpe"] = LLAMA3:gsub("%%d", "3"), qwen2 = LLAMA3:gsub("%%d", "1"),
+  ["gpt-4o"] = CASES:format(CONTRACTION .. "?", CONTRACTION .. "?", "\\p{N}{1,3}"),
+  tekken = CASES:format("", "", "\\p{N}") }
+patterns.llama3, patterns["llama-v3"] = patterns["llama-bpe"], patterns["llama-bpe"]
+local whole_words = { ["llama-bpe"] = true, llama3 = true, ["llama-v3"] = true, tekken = true } -- ignore_merges
 local CONTROL, USER = 3, 4 -- types of tokens
 
 local numbers, texts = { list = "number" }, { list = "text" }
@@ -228,7 +238,7 @@ local function tokenizer_of(metadata, path, where)
   end
   local out = { model = { type = "BPE", vocab = vocab }, added_tokens = added }
   if kind == "gpt2" then
-    out.model.merges, out.model.ignore_merges = of "merges" or {}, digits[of "pre"] == 3
+    out.model.merges, out.model.ignore_merges = of "merges" or {}, whole_words[of "pre"]
     local byte_level = { type = "ByteLevel", add_prefix_space = false, use_regex = false }
     if of "pre" == nil or of "pre" == "gpt-2" or of "pre" == "default" then
       byte_level.use_regex = nil
@@ -237,12 +247,12 @@ local function tokenizer_of(metadata, path, where)
       byte_level.use_regex = nil
       out.pre_tokenizer = { type = "Sequence", pretokenizers = { { type = "Digits", individual_digits = true },
         byte_level } }
-    elseif digits[of "pre"] then
-      local split = { type = "Split", pattern = { Regex = LLAMA3:gsub("%%d", digits[of "pre"]) } }
+    elseif patterns[of "pre"] then
+      local split = { type = "Split", pattern = { Regex = patterns[of "pre"] }, behavior = "Isolated" }
       out.pre_tokenizer = { type = "Sequence", pretokenizers = { split, byte_level } }
     else
-      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, llama-bpe, "
-        .. "qwen2 and smollm", where, path, tostring(of "pre"))
+      check.fail("[%s] %s: the words of its tokenizer, '%s', are not known; there are gpt-2, gpt-4o, llama-bpe, "
+        .. "qwen2, smollm and tekken", where, path, tostring(of "pre"))
     end
   elseif kind == "llama" then
     out.model.merges, out.model.byte_fallback, out.model.fuse_unk = merges_of(tokens, of "scores" or {}), true, true
@@ -375,15 +385,20 @@ local function tokenizer_metadata(out, tokenizer)
     types[i] = tokenizer.special[i] and CONTROL or tokenizer.is_added[i] and USER or 1
   end
   out["tokenizer.ggml.model"], out["tokenizer.ggml.tokens"], out["tokenizer.ggml.token_type"] = "gpt2", tokens, types
-  local pre = "gpt-2"
-  local cuts = tokenizer.cuts
-  if #cuts == 2 and cuts[1] == "each_digit" and cuts[2] == "gpt2" then
-    pre = "smollm"
-  elseif #cuts ~= 1 then
-    check.fail("[models.save_gguf] llama.cpp does not know how this tokenizer cuts words")
-  elseif cuts[1] ~= "gpt2" then
-    pre = cuts[1]:find("{1,3}", 1, true) and "llama-bpe" or "qwen2"
+  local cuts, names = tokenizer.cuts, {}
+  for k, step in ipairs(cuts) do
+    names[k] = (step[1] == "cut" or step[1] == "split" and step[4] == "Isolated" and not step[5]) and step[2]
   end
+  local pre
+  if #cuts == 2 and names[1] == "each_digit" and names[2] == "gpt2" then
+    pre = "smollm"
+  elseif #cuts == 1 and names[1] then
+    pre = names[1] == "gpt2" and "gpt-2"
+      or words.of(names[1]) and (names[1]:find("|\\p{N}{1,3}", 1, true) and "llama-bpe"
+      or names[1]:find("|\\p{N}|", 1, true) and "qwen2" or names[1] == patterns.qwen2 and "qwen2")
+    for name, pattern in each(patterns) do pre = pre or pattern == names[1] and name end
+  end
+  if not pre then check.fail("[models.save_gguf] llama.cpp does not know how this tokenizer cuts words") end
   out["tokenizer.ggml.pre"] = pre
   out["tokenizer.ggml.merges"] = tokenizer:merge_list()
   if tokenizer.first[1] then

@@ -13,7 +13,19 @@ local function file(o)
 end
 local template = '{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],'
   .. '"special_tokens":{"<s>":{"ids":[6],"tokens":["<s>"]}}}'
+-- Other steps: a pattern, added tokens of each kind, a chain of decoders.
+local others = '{"added_tokens":[{"id":6,"content":"<s>","special":true,"lstrip":true,"rstrip":true,'
+  .. '"normalized":false,"single_word":false},{"id":7,"content":"ab","single_word":true,"normalized":true}],'
+  .. '"normalizer":{"type":"Replace","pattern":'
+  .. '{"Regex":"a{2,3}+|[^\\\\p{L}&&[b-d]]"},"content":"a"},"pre_tokenizer":{"type":"Sequence",'
+  .. '"pretokenizers":[{"type":"Split","pattern":'
+  .. '{"Regex":"(?i:\'s|b)|(?<=a)c?|[\\\\p{Lu}[a-z]]+?(?=\\\\s)|\\\\s+(?!\\\\S)"},"behavi'
+  .. 'or":"MergedWithNext","invert":false},{"type":"Punctuation","behavior":"Isolated"}]},"decoder":{"type":"Sequence",'
+  .. '"decoders":[{"type":"Replace","pattern":{"String":"b"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},'
+  .. '{"type":"Strip","content":" ","start":1,"stop":0}]},"model":{"type":"WordLevel","unk_token":"?","vocab":'
+  .. '{"?":0,"a":1,"b":2,"c":3,"<0x41>":5}}}'
 local seeds = {
+  damage.json_seed(others),
   file { NORMAL = "null", PRE = '{"type":"ByteLevel","add_prefix_space":true,"use_regex":true}', POST = "null",
     FALLBACK = "false" },
   file { NORMAL = '{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\226\150\129"},{"type":"Replace",'
