@@ -6,6 +6,7 @@
 -- backtracking. A pattern is a stranger's: the steps of one search are counted.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local forms = require "moth.data.forms"
 local unicode = require "moth.data.unicode"
 
@@ -42,7 +43,7 @@ local function between(a, b) return function(c) return c >= a and c <= b end end
 local function of_categories(names)
   local table_of, numbers = unicode.categories()
   local has = ffi.new("bool[?]", #numbers + 1)
-  for k in require "moth.each"(forms.set(names)) do has[k] = true end
+  for k in each(forms.set(names)) do has[k] = true end
   return function(c) return c >= 0 and has[table_of[c]] end
 end
 
@@ -243,6 +244,8 @@ local function group(r) -- behind its (
   return node
 end
 
+local anchors = { A = "first", z = "last", Z = "last line", b = "edge", B = "no edge" }
+
 local function atom(r)
   if accept(r, "(") then return group(r) end
   if accept(r, "[") then return { "set", class(r) } end
@@ -250,8 +253,10 @@ local function atom(r)
   if accept(r, "^") then return { "at", "line" } end
   if accept(r, "$") then return { "at", "line end" } end
   if accept(r, "\\") then
-    for letter, place in pairs { A = "first", z = "last", Z = "last line", b = "edge", B = "no edge" } do
-      if accept(r, letter) then return { "at", place } end
+    local place = anchors[r.text:sub(r.at, r.at)]
+    if place then
+      r.at = r.at + 1
+      return { "at", place }
     end
     local c, set = escape(r)
     set = set or between(c, c)
