@@ -3,14 +3,16 @@ local moth = require "moth"
 local messages = require "moth.onnx.messages"
 local path = os.tmpname()
 
--- A session of a model of nodes { op, inputs, outputs, attributes }, values { name, dtype, shape } and constants
--- { name, tensor }.
-local function write(opset, nodes, inputs, outputs, constants)
+-- A graph of nodes { op, inputs, outputs, attributes }, values { name, dtype, shape } and constants { name, tensor }.
+local function graph(nodes, inputs, outputs, constants)
   local list, ins, outs = {}, {}, {}
   for i, n in ipairs(nodes) do list[i] = messages.node(n[1], n[2], n[3], n[4] or {}, n[1] .. "_" .. i, "") end
   for i, v in ipairs(inputs) do ins[i] = messages.value(v[1], v[2], v[3]) end
   for i, v in ipairs(outputs) do outs[i] = messages.value(v[1], v[2], v[3]) end
-  messages.write(messages.model(messages.graph("g", list, ins, outs, constants or {}), opset), path)
+  return messages.graph("g", list, ins, outs, constants or {})
+end
+local function write(opset, ...) -- a session
+  messages.write(messages.model(graph(...), opset), path)
   return moth.onnx.InferenceSession(path)
 end
 local function int64(list) return moth.tensor(list, { dtype = moth.int64 }) end
@@ -86,6 +88,11 @@ describe("moth.onnx", function()
     for i = 1, 4001 do names[i] = "y" .. i end
     fails("1 inputs and 4001 results: at most 4000", write, 18, { { "Split", { "x" }, names } },
       { { "x", "float32", { 4001 } } }, { { "y1", "float32", {} } })
+
+    local body = graph({ { "Identity", { "a" }, { "b" } } }, { { "a", "float32", {} } }, { { "b", "float32", {} } })
+    local scan = write(17, { { "Scan", { "x" }, { "y" }, { { "body", body }, { "num_scan_inputs", -2 ^ 40 } } } },
+      { { "x", "float32", { 4 } } }, { { "y", "float32", {} } })
+    fails("num_scan_inputs is %-1099511627776, of 1 inputs", scan.run, scan, nil, { x = moth.ones(4) })
 
     local roi = write(16, { { "RoiAlign", { "x", "boxes", "batch" }, { "y" } } },
       { { "x", "float32", { 1, 1, 4, 4 } }, { "boxes", "float32", { 1, 4 } } }, { { "y", "float32", {} } },

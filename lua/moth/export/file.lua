@@ -381,7 +381,11 @@ local MOST = 2 ^ 40 -- elements of an input
 function Reader:verify(ep)
   for _, input in ipairs(ep.program.inputs) do
     local n = 1
-    for _, size in ipairs(input.shape) do n = n * (self.example[size] or size) end
+    for _, size in ipairs(input.shape) do
+      size = self.example[size] or size
+      if type(size) ~= "number" then self:fail("a size of the input %s is damaged", input.name) end
+      n = n * size
+    end
     if n >= MOST or n ~= n then self:fail("an input of %g elements is too large", n) end
   end
   local ok, made = pcall(function() return ep:record_again() end)

@@ -145,6 +145,9 @@ rule("Scan", "body num_scan_inputs scan_input_axes scan_input_directions scan_ou
     end
     local m = c.num_scan_inputs
     local n = c.n - offset - m
+    if m < 1 or n < 0 or n > #body.outputs then
+      c:fail("num_scan_inputs is %d, of %d inputs, and the body has %d results", m, c.n - offset, #body.outputs)
+    end
     local function option(name, i) return c[name] and c[name][i] or 0 end
     local function scan(states, inputs, batch)
       local steps
