@@ -66,6 +66,11 @@ describe("sizes of exported programs", function()
       return (moth.nn.functional.pad(x, { 0, 0, 0, -x:size(1) % 8 }))
     end, { 6, 2 }, one, { { 9, 2 }, { 16, 2 }, { 71, 2 } }, true)
     assert.truthy(tostring(ep):find("8*(n + 7)//8", 1, true))
+    ep = moth.export(function(x) return (moth.nn.functional.pad(x, { 0, -x:size(1) % 64 })) end, { moth.ones(9) },
+      { dynamic_shapes = { one } })
+    for _, size in ipairs { 2, 64, 127, 128, 1000 } do
+      assert.equal(math.ceil(size / 64) * 64, ep(moth.ones(size)):size(1))
+    end
     follows(function(x) return x:sum() / (x:size(1) * (x:size(1) - 1) / 2) end, { 6, 2 }, one, { { 9, 2 }, { 30, 2 } })
     follows(function(x) return x * (0.5 / x:size(1)) + x * x:size(1) ^ -0.5 end, { 6, 2 }, one, { { 30, 2 } }, true)
     follows(function(x) return (x:sum() / (x:size(1) * x:size(2) * x:size(3))) end, { 9, 2, 3 },
@@ -82,6 +87,17 @@ describe("sizes of exported programs", function()
     assert.error_matches(function() ep(moth.ones(1)) end, "n is 1, outside its range of 2 to any")
     fails("with n = 1 the function makes other calls.*min = 2", one, { moth.ones(3) },
       { dynamic_shapes = { { [1] = moth.Dim("n", { min = 1 }) } } })
+    local function few(x) return x:size(1) < 5 and x * 2 or x * 3 end
+    ep = moth.export(few, { moth.ones(9) }, n)
+    assert.same({ 3, 3, 3, 3, 3 }, ep(moth.ones(5)):totable())
+    assert.error_matches(function() ep(moth.ones(4)) end, "n is 4, outside its range of 5 to any")
+    fails("with n = 4 the function makes other calls.*min = 5", few, { moth.ones(9) },
+      { dynamic_shapes = { { [1] = moth.Dim("n", { min = 2 }) } } })
+    ep = moth.export(function(x) return x:narrow(1, 1, math.min(x:size(1), 4)) end, { moth.ones(9) }, n)
+    assert.error_matches(function() ep(moth.ones(3)) end, "n is 3, outside its range of 4 to any")
+    local net = moth.nn.Conv1d(1, 1, 7) -- what the op refuses there stays its own affair
+    assert.error_matches(function() moth.export(net, { moth.ones(1, 1, 9) },
+      { dynamic_shapes = { { [3] = "n" } } })(moth.ones(1, 1, 5)) end, "conv1d")
     local table_of = moth.randn(40, 2) -- a table of positions that ends
     local pe = moth.export(function(x) return x + table_of:narrow(1, 1, x:size(1)) end, { moth.ones(3, 2) }, n)
     assert.equal(19, pe(moth.ones(19, 2)):size(1))

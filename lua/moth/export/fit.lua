@@ -78,9 +78,21 @@ local function successive(list, every)
   return { unpack(list, best[1], best[2]) }
 end
 
+-- Whether two formulas are one at the first n sizes.
+local function alike_at(f, g, name, every, n)
+  local dims = {}
+  for i = 1, n do
+    dims[name] = i * every
+    if evaluate(f, dims) ~= evaluate(g, dims) then return false end
+  end
+  return true
+end
+
 -- k * floor((d + add) / div) + slope * d + offset: rises by the same from one period to the next, with one step in it.
+-- The sizes have to leave one period only.
 local function steps(list, name, every)
   local run = successive(list, every)
+  local found, found_period
   for period = 2, #run - 2 do
     local same = true
     for i = 2, #run - period do
@@ -108,10 +120,14 @@ local function steps(list, name, every)
           inner.add = inner.add + f.add * inner.div
           f = inner
         end
-        if checked(f, list, name) then return f end
+        if checked(f, list, name) then
+          if found and not alike_at(found, f, name, every, period * found_period) then return nil end
+          found, found_period = found or f, found_period or period
+        end
       end
     end
   end
+  return found
 end
 
 -- floor((a * d + add) / div), where the sizes leave one value of `add` only.

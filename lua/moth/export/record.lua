@@ -398,13 +398,14 @@ local function points_of(given, wide)
   local names = tree.keys(given.dims)
   local points, probes, far = { given.example }, {}, {}
   for _, name in ipairs(names) do
-    probes[name] = sizes.probes(given.dims[name], given.example[name], wide)
+    local first_far
+    probes[name], first_far = sizes.probes(given.dims[name], given.example[name], wide)
     for i, n in ipairs(probes[name]) do
       local point = {}
       for _, other in ipairs(names) do point[other] = given.example[other] end
       point[name] = n
       points[#points + 1] = point
-      far[point] = i == #probes[name]
+      far[point] = i >= first_far
     end
   end
   for k = 1, #names > 1 and 5 or 0 do
@@ -625,23 +626,49 @@ function holds_at(program, record, dims, state)
   return true
 end
 
--- Size 1 is often a case of its own, in Lua code as in ops: where the program is another one there, the range begins at
--- 2; an error where 1 was asked for.
-local function check_ones(given, record, program, state)
+-- The sizes below the example's, from `first` on, at which the program is not that of the example: the largest of them
+-- and what happens there; nil: there is none. look(n) -> "same", "other", or the error of an op, which the program has,
+-- too.
+local function largest_other(look, first, example, every)
+  local function least(low, high, is) -- of those for which is(look(n)), of which high is one, and none below low
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if is(look(middle * every)) then high = middle else low = middle + 1 end
+    end
+    return low
+  end
+  local low, high = math.ceil(first / every), example / every
+  if look(low * every) == "same" then return nil end
+  low = least(low, high, function(said) return said == "same" or said == "other" end)
+  low = least(low, high, function(said) return said == "same" end)
+  if low * every > first and look((low - 1) * every) == "other" then return (low - 1) * every end
+end
+
+-- Small sizes are often cases of their own, in Lua code as in ops, 1 most of all: where the program is another one
+-- there, the range begins behind; an error where the caller asked for them.
+local function check_small(given, record, program, state)
   for _, name in ipairs(tree.keys(given.dims)) do
-    local range = given.dims[name]
-    if given.example[name] > 1 and sizes.fits(range, 1) then
-      local point = {}
-      for other, n in each(given.example) do point[other] = n end
-      point[name] = 1
-      local ok, one = pcall(record, point)
-      if not ok or not holds_at(program, one, point, state) then
-        if range.min == 1 then
-          check.fail("[%s] with %s = 1 %s\nHINT: moth.Dim(\"%s\", { min = 2 }), and a program of its own for 1", WHERE,
-            name, ok and "the function makes other calls than with other sizes" or tostring(one), name)
-        end
-        range.min = 2
+    local range, example, seen = given.dims[name], given.example[name], {}
+    local function look(n)
+      if not seen[n] then
+        local point = {}
+        for other, size in each(given.example) do point[other] = size end
+        point[name] = n
+        local ok, one = pcall(record, point)
+        seen[n] = not ok and tostring(one) or holds_at(program, one, point, state) and "same" or "other"
       end
+      return seen[n]
+    end
+    local every = range.multiple_of or 1
+    local largest = example > 2 and largest_other(look, math.max(range.min, 2), example, every)
+    if not largest and example > 1 and sizes.fits(range, 1) and look(1) ~= "same" then largest = 1 end
+    if largest then
+      if range.min > 0 then
+        local said = look(largest) == "other" and "the function makes other calls than with other sizes" or look(largest)
+        check.fail("[%s] with %s = %d %s\nHINT: moth.Dim(\"%s\", { min = %d }), and a program of its own for %s",
+          WHERE, name, largest, said, name, largest + every, largest == 1 and "1" or "less")
+      end
+      range.min = largest + every
     end
   end
 end
@@ -664,7 +691,7 @@ function M.of(fn, given, state, names, any_one)
     check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
       WHERE, point_text(point), point_text(example), tostring(message))
   end)
-  if not any_one then check_ones(given, record, program, state) end
+  if not any_one then check_small(given, record, program, state) end
   program.dims, program.example = given.dims, given.example
   -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.
   local held = {}

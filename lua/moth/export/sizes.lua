@@ -37,11 +37,12 @@ function M.fits(range, n)
   return n >= range.min and (range.max == nil or n <= range.max) and n % (range.multiple_of or 1) == 0
 end
 
-local NEAR, WIDE, FAR = 8, 72, 1021
+local NEAR, WIDE, FAR, STEP = 8, 72, 1021, 13
 
---- The sizes at which a dimension is recorded beside that of the example: near ones tell what is rounded, far ones the
--- slope; the last is so far that a branch on a size, and a division by a large number, show. Sizes below 2 are left
--- out, which ops treat in ways of their own. wide: as many near ones as a division by 64 needs.
+--- The sizes at which a dimension is recorded beside that of the example, and from which of them on they are far ones:
+-- near ones tell what is rounded, far ones the slope, and are so far that a branch on a size, and a division by a large
+-- number, show. Sizes below 2 are left out, which ops treat in ways of their own. wide: as many near ones as a division
+-- by 64 needs, and as many far ones as tell it from one by 63.
 function M.probes(range, example, wide)
   local list, known = {}, { [example] = true }
   local function try(n)
@@ -58,9 +59,12 @@ function M.probes(range, example, wide)
   end
   try(base)
   try(base + (wide and 3 * WIDE or 21) * every)
-  local far = base + math.ceil(FAR / every) * every
-  try(range.max and math.min(far, range.max - range.max % every) or far)
-  return list
+  local near = #list
+  for k = wide and 5 or 0, 0, -1 do
+    local far = base + math.ceil((FAR - k * STEP) / every) * every
+    try(range.max and math.min(far, range.max - range.max % every) or far)
+  end
+  return list, near + 1
 end
 
 -- ---- formulas ------------------------------------------------------------------------------------
