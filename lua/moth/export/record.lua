@@ -664,7 +664,8 @@ local function check_small(given, record, program, state)
     if not largest and example > 1 and sizes.fits(range, 1) and look(1) ~= "same" then largest = 1 end
     if largest then
       if range.min > 0 then
-        local said = look(largest) == "other" and "the function makes other calls than with other sizes" or look(largest)
+        local said = look(largest)
+        if said == "other" then said = "the function makes other calls than with other sizes" end
         check.fail("[%s] with %s = %d %s\nHINT: moth.Dim(\"%s\", { min = %d }), and a program of its own for %s",
           WHERE, name, largest, said, name, largest + every, largest == 1 and "1" or "less")
       end
