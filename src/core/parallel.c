@@ -48,10 +48,6 @@ MothStatus moth_set_num_threads(int n) {
   return MOTH_OK;
 }
 
-const volatile sig_atomic_t **moth_stop_place(void) {
-  return &moth_stop;
-}
-
 const volatile sig_atomic_t *moth_interrupt_flag(void) {
   return moth_defaults()->interrupt;
 }

@@ -29,7 +29,6 @@ int moth_num_threads_at_start(void);
 
 /* The flag that stops this thread's kernel, or NULL. In parallel loops it is the flag of the thread that
  * started the loop. */
-MOTH_API const volatile sig_atomic_t **moth_stop_place(void);
 #ifndef __cplusplus
 extern _Thread_local const volatile sig_atomic_t *moth_stop
     __attribute__((tls_model("initial-exec")));

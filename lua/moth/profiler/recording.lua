@@ -143,15 +143,6 @@ function Recording:count()
   return n
 end
 
---- The events without a parent, of all threads: fn(track, i) for each.
-function Recording:each_root(fn)
-  for _, t in ipairs(self.tracks) do
-    for i = 0, t.n - 1 do
-      if t.parent[i] < 0 then fn(t, i) end
-    end
-  end
-end
-
 --- ns that the busiest thread spent outside of all events, and in them.
 function Recording:outside()
   local most = 0
