@@ -257,7 +257,8 @@ OPS_EMU  = $(filter-out spec/ops/schema_spec.lua spec/ops/records_spec.lua,$(wil
 runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops $(SPECS_CPU)),$(1) spec/ops \
   --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(2) -- $(1) $(OPS_EMU) \
   --with MOTH_CUDA=emu -- $(1) spec/cuda --with -- $(1) $(SPECS_CPU))
-test: deps-test cudaemu edge-test
+# What the specs of spec/edge run takes a minute to compile, and no other spec needs it.
+test: deps-test cudaemu $(if $(filter-out --%,$(SPECS)),$(if $(filter spec spec/ spec/edge%,$(SPECS)),edge-test),edge-test)
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.2)
 test-full: deps-test cudaemu edge-test
 	+@$(MAKE) asan
