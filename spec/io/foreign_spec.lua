@@ -272,9 +272,16 @@ describe("PyTorch's files #M197", function()
     local write = writer()
     for text, why in pairs { ["\128\2}q\0."] = "a Python pickle, which is a program",
       [("x"):rep(257) .. "ustar" .. ("\0"):rep(250)] = "tar archive", ["\31\139\8\0"] = "gzip",
-      ["GGUF\3\0\0\0"] = "GGUF", ["\27LJ\2"] = "none of the formats", [""] = "none of the formats" } do
+      ["GGUF\3\0\0\0"] = "moth.gguf.load reads", ["\8\8\18\4moth"] = "ONNX model; HINT: moth.onnx.load",
+      ["\27LJ\2"] = "none of the formats", [""] = "none of the formats" } do
       assert.error_matches(function() moth.load(write(text)) end, why)
+      assert.error_matches(function() moth.export.load(write(text)) end, why)
     end
+    local file = write ""
+    moth.export.save(moth.export(moth.relu, { moth.ones(2) }), file)
+    assert.error_matches(function() moth.load(file) end, "a program of moth.export.save\nHINT: moth.export.load")
+    moth.edge.export(moth.export(moth.relu, { moth.ones(2) }), file)
+    assert.error_matches(function() moth.export.load(file) end, "a file of moth.edge.export")
   end)
 
   it("are refused at every truncation; a flipped bit is refused or changes nothing", function()

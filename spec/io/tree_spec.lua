@@ -28,7 +28,7 @@ describe("a damaged description in a checkpoint #quick", function()
   end
 
   it("is an error that names the file, of values, keys and lists", function()
-    local damaged = "load: .*: the description of the table is damaged"
+    local damaged = "%[load%] .*: the description of the table is damaged"
     assert.same({ 1, x = "y" }, with({ 1, x = "y" }, '"y"', '"y"'))
     refused(damaged, { 1, 2 }, '"a":%[', '"a":7,"b":[')
     refused(damaged, { x = 1 }, '"h":%[', '"h":"7","b":[')

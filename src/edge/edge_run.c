@@ -100,8 +100,10 @@ static int read_inputs(const MothModel *m, const char *file, void **in) {
     return 1;
   }
   int ok = 1;
+  size_t most = 0;
   for (int i = 0; i < moth_edge_inputs(m); i++) {
     const MothIo *io = moth_edge_input(m, i);
+    most += io->nbytes;
     in[i] = calloc(io->nbytes + 1, 1);
     for (size_t k = 0; in[i] && !f && strstr(io->dtype, "int") && k < io->nbytes;
          k += (size_t)io->itemsize)
@@ -112,7 +114,8 @@ static int read_inputs(const MothModel *m, const char *file, void **in) {
   if (f)
     fclose(f);
   if (!ok)
-    fprintf(stderr, "edge-run: %s does not have the bytes of the inputs\n", file ? file : "-");
+    fprintf(stderr, "edge-run: %s does not have the %zu bytes of the inputs\n", file ? file : "-",
+            most);
   return !ok;
 }
 

@@ -407,7 +407,12 @@ static int b_file_kind(lua_State *L) {
   if (!kind && !why && n >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b)
     why = "this is compressed by gzip; HINT: gunzip it";
   if (!kind && !why && n >= 4 && memcmp(bytes, "GGUF", 4) == 0)
-    why = "GGUF is not read yet";
+    why = "this is a GGUF file; HINT: moth.gguf.load reads its tensors, moth.models.load its model";
+  /* a protocol buffer that begins with a version, as ONNX's models do, and a text, a message or a number behind it */
+  if (!kind && !why && n >= 3 && bytes[0] == 8 && bytes[1] > 0 && bytes[1] < 64 &&
+      (bytes[2] == 0x12 || bytes[2] == 0x1a || bytes[2] == 0x22 || bytes[2] == 0x28 ||
+       bytes[2] == 0x3a || bytes[2] == 0x42))
+    why = "this looks like an ONNX model; HINT: moth.onnx.load reads it as an exported program";
   lua_pushstring(L, kind); /* NULL: nil */
   lua_pushstring(L, why ? why
                     : kind
@@ -418,12 +423,9 @@ static int b_file_kind(lua_State *L) {
 }
 
 void moth_lua_open_foreign(lua_State *L) {
-  static const luaL_Reg fns[] = {{"load_npy", b_load_npy},
-                                 {"save_npy", b_save_npy},
-                                 {"write_pieces", b_write_pieces},
-                                 {"load_zip", b_load_zip},
-                                 {"file_kind", b_file_kind},
-                                 {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"load_npy", b_load_npy},         {"save_npy", b_save_npy},
+                                 {"write_pieces", b_write_pieces}, {"load_zip", b_load_zip},
+                                 {"file_kind", b_file_kind},       {NULL, NULL}};
   lua_pushlightuserdata(L, (void *)(uintptr_t)&source_key);
   lua_newtable(L);
   lua_pushcfunction(L, close_source);

@@ -394,10 +394,16 @@ function Reader:verify(ep)
 end
 
 function M.load(path, device, Exported)
+  local kind, why = B.file_kind(path)
+  if kind ~= "safetensors" then
+    check.fail("[export.load] %s: %s", path, kind and "this is no file of export.save; moth.load reads it" or why)
+  end
   local names, tensors, metadata = B.load_safetensors(path)
   local self = setmetatable({ path = path, version = metadata.moth or "of another version" }, Reader)
   if not tostring(metadata.format):find("^moth%.export ") then
-    self:fail("this is no file of export.save%s", metadata["moth.tree"] and "; moth.load reads it" or "")
+    local is_edge = tostring(metadata.format):find "^moth%.edge "
+    self:fail(is_edge and "this is a file of moth.edge.export, for C: save the program by moth.export.save, too"
+      or "this is no file of export.save; moth.load reads it")
   end
   if metadata.format ~= FORMATS[1] and metadata.format ~= FORMATS[2] then
     self:fail("its format is '%s', written by moth %s; this moth, %s, reads '%s'", metadata.format, self.version,

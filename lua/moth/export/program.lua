@@ -190,6 +190,7 @@ function Program:result_names(prefix)
   end
   local spec = self.results.spec -- of the list of all values that the function returns
   visit(#spec.keys == 1 and spec[1] or spec)
+  for i = 1, #self.outputs do names[i] = names[i] or prefix .. i end
   return names
 end
 

@@ -169,7 +169,7 @@ function M.save(value, path)
       { "moth.version", B.version_string }, { "moth.tree", text } }, true)
 end
 
-local function damaged(from) check.fail("load: %s: the description of the table is damaged", from.path) end
+local function damaged(from) check.fail("[load] %s: the description of the table is damaged", from.path) end
 
 -- What a part must be; nil is damage.
 local function whole(v, from)
@@ -214,7 +214,7 @@ end
 
 local function unpack_tensor(node, from)
   local t = from.tensors[node.v]
-  if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
+  if not t then check.fail("[load] %s: tensor '%s' is missing", from.path, tostring(node.v)) end
   if node.k == "c" then
     if not t:is_floating_point() or t:dim() == 0 or t:size(-1) ~= 2 then damaged(from) end
     t = B.alias(ops.clone(ops.view_as_complex(t)), false)
@@ -229,7 +229,7 @@ end
 
 local function unpack_sparse(node, from)
   local ok, made = pcall(require("moth.sparse").__from_parts, unpack_table(node, from))
-  if not ok then check.fail("load: %s: a sparse tensor is damaged: %s", from.path, tostring(made)) end
+  if not ok then check.fail("[load] %s: a sparse tensor is damaged: %s", from.path, tostring(made)) end
   return made
 end
 
@@ -245,7 +245,7 @@ function unpack_value(node, from)
   elseif k == "z" then return nil
   elseif k == "d" then
     local ok, dtype = pcall(B.dtype, node.v)
-    return ok and dtype or check.fail("load: %s: there is no dtype '%s'", from.path, tostring(node.v))
+    return ok and dtype or check.fail("[load] %s: there is no dtype '%s'", from.path, tostring(node.v))
   elseif k == "t" or k == "sd" then return unpack_table(node, from)
   elseif k == "sp" then return unpack_sparse(node, from)
   end
@@ -265,14 +265,18 @@ local function load_safetensors(path, place)
     for name, t in each(named) do named[name] = place and place(t) or t end
     return named
   end
+  if (metadata.format or ""):find "^moth%.export " then
+    check.fail("[load] %s: this is a program of moth.export.save\nHINT: moth.export.load reads it; "
+      .. "moth.load_safetensors its tensors alone", path)
+  end
   local format = tonumber(metadata["moth.format"] or 1) -- the first files did not have it
   if format ~= FORMAT then
-    check.fail("load: %s is of format %s, written by moth %s; this moth, %s, reads format %d\nHINT: use that moth, " ..
+    check.fail("[load] %s is of format %s, written by moth %s; this moth, %s, reads format %d\nHINT: use that moth, " ..
       "or write the tensors with its moth.save_safetensors(tensors, path), which has one format", path,
       metadata["moth.format"], metadata["moth.version"] or "of another version", B.version_string, FORMAT)
   end
   local tree, err = json().decode(metadata["moth.tree"] or "")
-  if not tree then check.fail("load: %s: %s", path, tostring(err)) end
+  if not tree then check.fail("[load] %s: %s", path, tostring(err)) end
   return unpack_value(tree, { path = path, tensors = named, place = place })
 end
 
@@ -289,7 +293,7 @@ function M.load(path, map_location, max_expanded)
     place = function(t) return ops.to(t, { device = device }) end
   end
   local kind, why = B.file_kind(path)
-  if not kind then check.fail("load: %s: %s", path, why) end
+  if not kind then check.fail("[load] %s: %s", path, why) end
   if kind == "safetensors" then return load_safetensors(path, place) end
   return (require("moth.io.interop").load(kind, path, place, max_expanded))
 end
