@@ -454,8 +454,9 @@ static MothStatus check_dims(const MothModel *m, const int64_t *dims) {
     const MothDim *d = &m->dims[i];
     int64_t n = dims[i];
     if (n < d->min || (d->max >= 0 && n > d->max) || n % d->step != 0)
-      return moth_fail(MOTH_ERR_VALUE, "[edge] %s is %lld; expected %lld or more%s%.0lld%s%.0lld",
-                       d->name, (long long)n, (long long)d->min, d->max < 0 ? "" : ", up to ",
+      return moth_fail(MOTH_ERR_VALUE,
+                       "[edge] %s is %lld, outside its range of %lld to %s%.0lld%s%.0lld", d->name,
+                       (long long)n, (long long)d->min, d->max < 0 ? "any" : "",
                        d->max < 0 ? 0LL : (long long)d->max, d->step > 1 ? ", in steps of " : "",
                        d->step > 1 ? (long long)d->step : 0LL);
   }
