@@ -127,6 +127,47 @@ describe("a model in a terminal", function()
     assert.matches("moth chat: %[models.load%] there is no file or folder /nowhere", output "chat /nowhere")
   end)
 
+  it("a chat at a terminal outlives Ctrl-C and questions that are too long; wrong options end it at once", function()
+    local function chat(script, options) -- what the fake launcher's prompt reads; false: Ctrl-C
+      local words = { [0] = "chat", "spec/llm/fixtures/llama", "--max-tokens=3", "--seed=1", unpack(options or {}) }
+      local at, written, is_terminal = 0, {}, moth.utils.system.is_terminal
+      local function note(_, ...) written[#written + 1] = table.concat { ... } end
+      local out, err = io.write, io.stderr
+      moth.utils.system.is_terminal = function() return true end
+      rawset(io, "write", function(...) note(nil, ...) end)
+      rawset(io, "stderr", { write = note })
+      words.host = { start = function() end, stop = function() end, add_history = function() end, call = pcall,
+        read_line = function()
+          at = at + 1
+          return script[at]
+        end }
+      local ok, code = pcall(require("moth.llm.command").command, words)
+      moth.utils.system.is_terminal = is_terminal
+      rawset(io, "write", out)
+      rawset(io, "stderr", err)
+      assert.is_true(ok, code)
+      return table.concat(written), code
+    end
+    local text, code = chat { false, ("moon "):rep(500), "Hello", "/clear", "/quit" }
+    assert.equal(0, code)
+    assert.matches("^/quit or Ctrl%-D ends the chat\nmoth chat: %[llm.Chat:say%] %d+ tokens are too many: the model "
+      .. "can look at 128\n.+\n$", text)
+    text, code = chat({ "Hello" }, { "--temperature=-1" })
+    assert.equal(1, code)
+    assert.matches("temperature must be a number of at least 0, got %-1", text)
+  end)
+
+  it("a chat at a terminal is typed by the launcher's editor #slow", function()
+    if os.execute "command -v script >/dev/null" ~= 0 then return end
+    local f = assert(io.popen("{ sleep 1; printf '\\003'; sleep 1; printf 'Hello\\n'; sleep 1; printf '\\003'; "
+      .. "sleep 1; printf '/quit\\n'; sleep 1; } | script -qec '" .. build
+      .. "/moth chat --max-tokens=3 --seed=1 spec/llm/fixtures/llama' /dev/null 2>&1; echo status=$?"))
+    local text = f:read "*a"
+    f:close()
+    assert.equal(2, select(2, text:gsub("/quit or Ctrl%-D ends the chat", "")))
+    assert.matches("status=0", text)
+  end)
+
   it("keeps what was said, and forgets the first where there is too much", function()
     local model, tokenizer, info = moth.models.load(folder)
     local chat = moth.llm.Chat(model, tokenizer, { system = "Be brief.", template = info.chat_template, temperature = 0,

@@ -37,6 +37,14 @@ describe("language models #M444", function()
       local prompt = counted(want.ids, 9)
       assert.same(counted(want.out),
         model:generate(moth.tensor({ prompt }, int), #want.out - 9, { do_sample = false }):view(-1):totable())
+      -- two rows, one of them padded on the left: as if it stood alone
+      local rows = moth.tensor({ { 1, 1, 1, unpack(prompt, 1, 6) }, prompt }, int)
+      local mask = moth.ones(2, 9)
+      mask[1]:narrow(1, 1, 3):fill_(0)
+      local padded = model:generate(rows, 6, { do_sample = false, attention_mask = mask })
+      local alone = model:generate(rows:narrow(1, 1, 1):narrow(2, 4, 6), 6, { do_sample = false })
+      assert.same(alone[1]:totable(), padded[1]:narrow(1, 4, 12):totable())
+      assert.same({ unpack(counted(want.out), 1, 15) }, padded[2]:totable())
       -- over pages, in pieces, beside another one
       local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
       local r = s:add { ids = prompt, max_tokens = #want.out - 9, temperature = 0 }

@@ -10,7 +10,7 @@ usage: moth generate [options] MODEL [PROMPT]     writes what the model writes b
 MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
   --max-tokens N        of an answer, 128 (chat: 512)
   --temperature X       1 (chat: 0.8); 0: always the most probable token
-  --top-k N, --top-p X, --repetition-penalty X, --seed N
+  --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N
   --stop TEXT           ends an answer; several times
   --threads N, --device NAME, --dtype NAME
   --system TEXT         chat: what the model is told first
@@ -20,9 +20,13 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
 ]]
 
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
-  ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
+  ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
 local texts = { device = "device", dtype = "dtype", system = "system", template = "template",
   ["template-kwargs"] = "template_kwargs" }
+
+local function without_place(why)
+  return (tostring(why):gsub("\nstack traceback:.*", ""):gsub("^[^\n:]-%.lua:%d+: ", ""))
+end
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
 
@@ -75,7 +79,8 @@ local function write(pieces)
   io.write "\n"
 end
 
-local function chat(model, tokenizer, info, o)
+-- host: what the launcher gives, or nil.
+local function chat(model, tokenizer, info, o, host)
   local moth = require "moth"
   local given = sampling(o)
   given.max_tokens, given.temperature = given.max_tokens or 512, given.temperature or 0.8
@@ -89,27 +94,36 @@ local function chat(model, tokenizer, info, o)
     given.template_kwargs = require("cjson.safe").decode(given.template_kwargs)
     if type(given.template_kwargs) ~= "table" then fail "--template-kwargs: expected a JSON object" end
   end
-  local terminal = moth.utils.system.is_terminal(0)
   local function begin() return moth.llm.Chat(model, tokenizer, given) end
-  local talk = begin()
+  local talk, terminal = begin(), moth.utils.system.is_terminal(0)
+  local ask, try = io.read, pcall
+  if terminal and host then -- the launcher's line editor, and calls that Ctrl-C stops, each time anew
+    function ask() return host.read_line "> " end
+    function try(f) return host.call(function() return assert(pcall(f)) end) end
+    host.start(function() return {} end)
+  end
   while true do
-    if terminal then
-      io.write "> "
-      io.flush()
-    end
-    local line = io.read "*l"
-    if not line or line == "/quit" then break end
-    if line == "/clear" then
+    local line = ask()
+    if line == nil or line == "/quit" then break end
+    if not line then
+      io.stderr:write "/quit or Ctrl-D ends the chat\n"
+    elseif line == "/clear" then
       talk = begin()
     elseif line:find "^/%l+$" then
       io.stderr:write("there is no command ", line, "; there are /clear and /quit\n")
     elseif line:find "%S" then
-      local ok, why = pcall(function() write(talk:say(line)) end)
-      if not ok and not tostring(why):find "interrupted" then error(why, 0) end
-      if not ok then io.write "\n" end
+      if terminal and host then host.add_history(line) end
+      local ok, why = try(function() write(talk:say(line)) end)
+      if not ok and tostring(why):find "interrupted" then
+        io.write "\n"
+      elseif not ok and not terminal then
+        error(why, 0)
+      elseif not ok then
+        io.stderr:write("moth chat: ", without_place(why), "\n")
+      end
     end
   end
-  if terminal then io.write "\n" end
+  if terminal and host then host.stop() end
 end
 
 local function main(kind, words)
@@ -123,7 +137,7 @@ local function main(kind, words)
   local model, tokenizer, info = moth.models.load(o.model, { device = o.device, dtype = o.dtype })
   if not tokenizer then error(("%s has no tokenizer.json"):format(o.model), 0) end
   if kind == "chat" then
-    chat(model, tokenizer, info, o)
+    chat(model, tokenizer, info, o, words.host)
   else
     write(moth.generate(model, tokenizer, o.prompt or io.read "*a", sampling(o)))
   end
@@ -139,7 +153,7 @@ function M.command(words)
     io.stderr:write("moth ", kind, ": ", code.usage, "\n", M.usage)
     return 2
   end
-  io.stderr:write("moth ", kind, ": ", (tostring(code):gsub("^[^\n:]-%.lua:%d+: ", "")), "\n")
+  io.stderr:write("moth ", kind, ": ", without_place(code), "\n")
   return 1
 end
 

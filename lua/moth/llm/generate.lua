@@ -7,6 +7,7 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Scheduler = require "moth.llm.schedule"
 local Text = require "moth.llm.text"
+local check_sampling = require("moth.models.generate").check_sampling
 local template = require "moth.llm.template"
 
 local M = {}
@@ -20,15 +21,15 @@ function M.request(ids, o, eos, tokenizer, stops)
     if id and tokenizer.is_added[id] then ends[#ends + 1] = id end
   end
   return { ids = ids, max_tokens = o.max_tokens, temperature = o.temperature, top_k = o.top_k, top_p = o.top_p,
-    repetition_penalty = o.repetition_penalty, seed = o.seed, stop_ids = ends }
+    min_p = o.min_p, repetition_penalty = o.repetition_penalty, seed = o.seed, stop_ids = ends }
 end
 
 local options = "*, count max_tokens=128, number temperature=1, count top_k?, number top_p=1, \z
-  number repetition_penalty=1, string|string[] stop?, int seed?, count|count[] eos?"
+  number min_p=0, number repetition_penalty=1, string|string[] stop?, int seed?, count|count[] eos?"
 
 local function options_of(...)
   local o = {}
-  o.max_tokens, o.temperature, o.top_k, o.top_p, o.repetition_penalty, o.stop, o.seed, o.eos = ...
+  o.max_tokens, o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.stop, o.seed, o.eos = ...
   if type(o.stop) == "string" then o.stop = { o.stop } end
   return o
 end
@@ -73,10 +74,10 @@ end
 --- An iterator over the pieces of text that the model writes behind a prompt: a text, or a list of ids from 1. Pieces
 -- are whole UTF-8 characters.
 --
--- max_tokens = 128, temperature = 1 (0: always the most probable token), top_k, top_p = 1, repetition_penalty = 1, stop
--- (a text or several: where one comes up the answer ends before it), seed (a generator of its own), eos (an id or
--- several, from 1, that end it; left out: the model's). The pieces come as they are computed; a loop may be left at any
--- time.
+-- max_tokens = 128, temperature = 1 (0: always the most probable token), top_k, top_p = 1, min_p = 0,
+-- repetition_penalty = 1, stop (a text or several: where one comes up the answer ends before it), seed (a generator of
+-- its own), eos (an id or several, from 1, that end it; left out: the model's). The pieces come as they are computed; a
+-- loop may be left at any time.
 M.generate = signature("generate(Module model, any tokenizer, string|int[] prompt, " .. options .. ")",
 function(model, tokenizer, prompt, ...)
   local o = options_of(...)
@@ -117,6 +118,7 @@ Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string sy
   table template_kwargs?, " ..
   options:sub(4) .. ")", function(self, o)
   check_tokenizer("llm.Chat", o.tokenizer)
+  check_sampling("llm.Chat", o)
   if type(o.stop) == "string" then o.stop = { o.stop } end
   self.model, self.tokenizer, self.options = o.model, o.tokenizer, o
   self.template = template.of(o.template or o.tokenizer.chat_template, { tokenizer = o.tokenizer,

@@ -7,10 +7,15 @@ local M = {}
 
 local MANY = 256 -- of the most probable tokens, which nearly always reach top_p
 
--- Draws from the first tokens of a list of falling probabilities: as many as reach p, of at most k; nil: they do not.
-local function draw(probs, ids, total, p, complete, generator)
+-- Draws from the first tokens of a list of falling probabilities: as many as reach p, of at most k, and of least times
+-- the first; nil: they do not.
+local function draw(probs, ids, total, p, least, complete, generator)
   local list, n, sum = probs:totable(), 0, 0
   for i = 1, #list do
+    if list[i] < least * list[1] then
+      complete = true
+      break
+    end
     n, sum = i, sum + list[i]
     if sum >= p * total then break end
   end
@@ -23,7 +28,8 @@ local function draw(probs, ids, total, p, complete, generator)
   return ids[n]:item()
 end
 
---- logits (V); o: temperature (0: the most probable), top_k, top_p, repetition_penalty; ids: the tokens so far, a list
+--- logits (V); o: temperature (0: the most probable), top_k, top_p, min_p, repetition_penalty; ids: the tokens so far, a
+-- list
 -- @return the id, from 1; nil where a logit is NaN
 function M.next(logits, o, ids, generator)
   local top = logits:max():item()
@@ -34,16 +40,18 @@ function M.next(logits, o, ids, generator)
   end
   local temperature = o.temperature or 1
   if temperature == 0 then return logits:argmax():item() end
-  logits = logits:to(moth.float32) / temperature
-  local V, p = logits:size(1), o.top_p or 1
+  logits = logits:to(moth.float32)
+  logits = (logits - logits:max()) / temperature
+  local V, p, least = logits:size(1), o.top_p or 1, o.min_p or 0
   local k = math.min(o.top_k or V, V)
-  if k == V and p >= 1 then return moth.multinomial(logits:softmax(1), 1, { generator = generator }):item() end
-  local shift = logits:max()
-  local total = k == V and (logits - shift):exp():sum():item() or nil
-  for _, many in ipairs { math.min(k, p < 1 and MANY or k), k } do
+  if k == V and p >= 1 and least == 0 then
+    return moth.multinomial(logits:softmax(1), 1, { generator = generator }):item()
+  end
+  local total = k == V and logits:exp():sum():item() or nil
+  for _, many in ipairs { total and math.min(k, MANY) or k, k } do
     local best, at = moth.topk(logits, many)
-    local probs = (best - shift):exp()
-    local id = draw(probs, at, total or (many == k and probs:sum():item() or math.huge), p, many == k, generator)
+    local probs = best:exp()
+    local id = draw(probs, at, total or probs:sum():item(), p, least, many == k, generator)
     if id then return id end
   end
 end

@@ -35,11 +35,11 @@ Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_toke
 end)
 
 local read = signature("llm.Scheduler:add(*, int[] ids, count max_tokens=128, number temperature=1, count top_k?, \z
-  number top_p=1, number repetition_penalty=1, int seed?, int[] stop_ids?, string owner?, function on_token?, \z
-  function on_end?, function on_logits?)", function(...)
+  number top_p=1, number min_p=0, number repetition_penalty=1, int seed?, int[] stop_ids?, \z
+  string owner?, function on_token?, function on_end?, function on_logits?)", function(...)
   local r = {}
-  r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.repetition_penalty, r.seed, r.stop_ids, r.owner, r.on_token,
-    r.on_end, r.on_logits = ...
+  r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.min_p, r.repetition_penalty, r.seed, r.stop_ids, r.owner,
+    r.on_token, r.on_end, r.on_logits = ...
   return r
 end)
 

@@ -12,7 +12,7 @@ function M.capped(q, k, v, seen, scale, cap)
   score = score:to(moth.float32):tanh() * cap
   if seen then
     if seen:dim() == 4 then seen = seen:unsqueeze(2) end
-    score = score:masked_fill(seen:logical_not(), -math.huge)
+    score = score:masked_fill(seen:logical_not(), -1e38) -- of a row that sees nothing (padding), no NaN
   end
   return moth.matmul(score:softmax(5):to(q:dtype()), v:unsqueeze(3)):reshape(B, H, T, D)
 end

@@ -10,8 +10,8 @@ local signature = require "moth.utils.signature"
 local M = {}
 
 local parameters = "Tensor idx, size max_new_tokens, number temperature=1, count top_k?, Generator generator?, *, \z
-  number top_p=1, number repetition_penalty=1, bool do_sample=true, count|count[] eos_token_id?, count pad_token_id?, \z
-  Tensor attention_mask?, function streamer?, bool use_cache=true"
+  number top_p=1, number min_p=0, number repetition_penalty=1, bool do_sample=true, count|count[] eos_token_id?, \z
+  count pad_token_id?, Tensor attention_mask?, function streamer?, bool use_cache=true"
 
 --- Scores of tokens that were there are divided by the penalty, negative ones multiplied. Padding was not there.
 function M.penalised(logits, idx, penalty, mask)
@@ -34,11 +34,17 @@ local function keep_nucleus(logits, p)
   return logits:scatter(2, at, sorted:masked_fill(before:ge(p), -math.huge))
 end
 
---- Logits (B, V) by temperature, top_k, top_p: tokens that are left out have -inf.
+-- Tokens that are at least so many times as probable as the most probable one.
+local function keep_likely(logits, p)
+  return logits:masked_fill(logits:lt(logits:max(2, true) + math.log(p)), -math.huge)
+end
+
+--- Logits (B, V) by temperature, top_k, top_p, min_p: tokens that are left out have -inf.
 function M.filtered(logits, o)
   if o.temperature ~= 1 then logits = logits / o.temperature end
   if o.top_k then logits = keep_largest(logits, o.top_k) end
-  return o.top_p < 1 and keep_nucleus(logits, o.top_p) or logits
+  if o.top_p < 1 then logits = keep_nucleus(logits, o.top_p) end
+  return (o.min_p or 0) > 0 and keep_likely(logits, o.min_p) or logits
 end
 
 -- The next token of each row, (B, 1), from logits (B, V).
@@ -56,8 +62,11 @@ function M.check_sampling(where, o)
   if not (o.top_p > 0 and o.top_p <= 1) then
     check.fail("[%s] top_p must be above 0 and at most 1, got %g", where, o.top_p)
   end
-  if o.repetition_penalty <= 0 then
-    check.fail("[%s] repetition_penalty must be above 0, got %g", where, o.repetition_penalty)
+  if not (o.min_p >= 0 and o.min_p <= 1) then
+    check.fail("[%s] min_p must be from 0 to 1, got %g", where, o.min_p)
+  end
+  if not (o.repetition_penalty > 0 and o.repetition_penalty < math.huge) then
+    check.fail("[%s] repetition_penalty must be above 0 and finite, got %g", where, o.repetition_penalty)
   end
 end
 
@@ -120,14 +129,15 @@ function M.install(cls, name)
   local where = ("models.%s:generate"):format(name)
   local read = signature(("%s(%s)"):format(where, parameters), function(...)
     local o = {}
-    o.idx, o.max_new_tokens, o.temperature, o.top_k, o.generator, o.top_p, o.repetition_penalty, o.do_sample,
-      o.eos_token_id, o.pad_token_id, o.attention_mask, o.streamer, o.use_cache = ...
+    o.idx, o.max_new_tokens, o.temperature, o.top_k, o.generator, o.top_p, o.min_p, o.repetition_penalty,
+      o.do_sample, o.eos_token_id, o.pad_token_id, o.attention_mask, o.streamer, o.use_cache = ...
     return o
   end)
   --- generate(idx, max_new_tokens, …): extends idx (B, T), ids from 1, by tokens drawn from the model's probabilities.
   --
   -- temperature = 1 (0: the most probable token), top_k = nil (that many of the most probable), top_p = 1 (so many of
-  -- them that their probabilities reach it), repetition_penalty = 1 (divides scores of tokens that are there),
+  -- them that their probabilities reach it), min_p = 0 (those of at least so many times the largest probability),
+  -- repetition_penalty = 1 (divides scores of tokens that are there),
   -- do_sample = true (false: always the most probable), eos_token_id (an id or several: a row ends behind it;
   -- pad_token_id follows, by default that id), attention_mask (B, T) (false where tokens are padding, on the left),
   -- streamer (a function of each new id, or of the list of them; false ends), use_cache = true (false: all tokens are

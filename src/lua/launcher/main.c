@@ -289,7 +289,10 @@ static const char *find_command(int argc, char **argv, int *first) {
   return NULL;
 }
 
-/* Runs a module's command with the words from `first` on, the word before them at 0; returns the exit code. */
+static const luaL_Reg host_functions[];
+
+/* Runs a module's command with the words from `first` on, the word before them at 0, and in `host` the functions of
+ * the prompt; returns the exit code. */
 static int run_module(lua_State *L, const char *module, int argc, char **argv, int first) {
   lua_getglobal(L, "require");
   lua_pushstring(L, module);
@@ -301,6 +304,9 @@ static int run_module(lua_State *L, const char *module, int argc, char **argv, i
       lua_pushstring(L, argv[i]);
       lua_rawseti(L, -2, i - first + 1);
     }
+    lua_newtable(L);
+    luaL_register(L, NULL, host_functions);
+    lua_setfield(L, -2, "host");
     status = call(L, 1, 1);
   }
   int code = status == 0 ? (int)lua_tointeger(L, -1) : 1;
@@ -314,6 +320,8 @@ static int run_module(lua_State *L, const char *module, int argc, char **argv, i
 static int host_read_line(lua_State *L) {
   const char *prompt_text = luaL_checkstring(L, 1);
   bool interrupted;
+  at_prompt = true;
+  edit_count_interrupts(&prompt_interrupts);
   catch_interrupts(on_interrupt_at_prompt);
   char *line = edit_read_line(L, prompt_text, &interrupted);
   catch_interrupts(SIG_DFL);
@@ -343,19 +351,18 @@ static int host_call(lua_State *L) {
   return lua_gettop(L);
 }
 
+static const luaL_Reg host_functions[] = {
+    {"read_line", host_read_line},     {"call", host_call}, {"start", edit_start},
+    {"add_history", edit_add_history}, {"stop", edit_stop}, {NULL, NULL}};
+
 static int prompt(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"read_line", host_read_line},     {"call", host_call}, {"start", edit_start},
-      {"add_history", edit_add_history}, {"stop", edit_stop}, {NULL, NULL}};
-  edit_count_interrupts(&prompt_interrupts);
-  at_prompt = true;
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moth.repl");
   int status = lua_pcall(L, 1, 1, 0);
   if (status == 0) {
     lua_getfield(L, -1, "run");
     lua_newtable(L);
-    luaL_register(L, NULL, functions);
+    luaL_register(L, NULL, host_functions);
     status = lua_pcall(L, 1, 0, 0);
   }
   return report(L, status);
