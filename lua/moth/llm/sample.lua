@@ -28,8 +28,8 @@ local function draw(probs, ids, total, p, least, complete, generator)
   return ids[n]:item()
 end
 
---- logits (V); o: temperature (0: the most probable), top_k, top_p, min_p, repetition_penalty; ids: the tokens so far, a
--- list
+--- logits (V); o: temperature (0: the most probable), top_k, top_p, min_p, repetition_penalty; ids: the tokens so far,
+-- a list
 -- @return the id, from 1; nil where a logit is NaN
 function M.next(logits, o, ids, generator)
   local top = logits:max():item()
