@@ -183,6 +183,33 @@ describe("moth.onnx.export", function()
     fails("No such file", nn.ReLU(), moth.randn(2), "/no/such/folder/x.onnx")
   end)
 
+  it("weights are constants of products, where onnxruntime's quantisers look for them; none is there twice", function()
+    local Net = nn.class("Net")
+    function Net:__init()
+      self.emb, self.head = nn.Embedding(9, 8), nn.Linear(8, 9, { bias = false })
+      self.head.weight = self.emb.weight
+      self.body = nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 12, batch_first = true, dropout = 0 })
+      self.twice = nn.Linear(8, 8)
+    end
+    function Net:forward(x) return self.head(self.twice(self.twice(self.body(self.emb(x))))) end
+    local net, x = Net():eval(), moth.tensor({ { 1, 5, 9 }, { 2, 2, 4 } }, { dtype = moth.int64 })
+    moth.onnx.export(net, x, path, { index_base = 1 })
+    assert.is_true(moth.allclose(net(x), moth.onnx.load(path)(x), 1e-5, 1e-5))
+    local model, bytes = require("moth.onnx.reader").model(path), 0
+    local made = {}
+    for _, t in ipairs(model.graph.initializer) do made[t.name] = true end
+    local turned = 0
+    for _, n in ipairs(model.graph.node) do
+      if n.op == "Transpose" and made[n.input[1]] then turned = turned + 1 end
+      assert.is_false(n.op == "Slice" and made[n.input[1]])
+    end
+    assert.equal(1, turned) -- the embedding's, which is read as it is, too
+    for _, p in ipairs(net:parameters()) do bytes = bytes + p:numel() * p:element_size() end
+    local f = io.open(path, "rb")
+    assert.is_true(f:seek("end") < bytes + 5000)
+    f:close()
+  end)
+
   it("each rule of the table is of an op that can be exported, and is text that runs", function()
     local count = 0
     for _, record in ipairs(require "moth.ops_table") do

@@ -7,6 +7,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
 local rules = require "moth.onnx.rules"
 local programs = require "moth.export.program"
@@ -588,6 +589,7 @@ function M.model(ep, o)
     table.sort(indices)
     metadata[2] = { "moth.indices", table.concat(indices, " ") }
   end
+  self.nodes, self.initializers = fold(self.nodes, self.initializers, function(name) return self:fresh(name) end)
   local bytes, data = 0, nil
   for _, pair in ipairs(self.initializers) do bytes = bytes + pair[2]:numel() * pair[2]:element_size() end
   local most = type(o.external_data) == "number" and math.min(o.external_data, MOST) or MOST
