@@ -50,6 +50,43 @@ describe("moth.onnx", function()
     local ep = moth.onnx.load(path)
     local x = moth.randn(1, 1, 20, 33)
     assert.is_true((ep(x) - moth.nn.functional.conv2d(x, w)):abs():max():item() < 1e-4)
+    write(17, { { "Conv", { "x", "w" }, { "y" } }, { "Reshape", { "y", "shape" }, { "z" } } },
+      { { "x", "float32", { 1, 1, "h", "w" } } }, { { "z", "float32", {} } },
+      { { "w", w }, { "shape", int64 { 7, 7 } } })
+    fails("with sizes of 4: .*Conv_1.*\nwith sizes of 64: .*reshape", moth.onnx.load, path)
+  end)
+
+  it("pools whose last window is cut are followed over sizes #M424", function()
+    for op, fn in pairs { MaxPool = "max_pool2d", AveragePool = "avg_pool2d" } do
+      local session = write(17, { { op, { "x" }, { "y" }, { { "ceil_mode", 1 }, { "kernel_shape", { 3, 3 } },
+        { "strides", { 2, 2 } }, { "pads", { 1, 1, 1, 1 } } } } },
+        { { "x", "float32", { 1, 1, "h", "w" } } }, { { "y", "float32", {} } })
+      local ep = moth.onnx.load(path)
+      for _, size in ipairs { { 6, 7 }, { 9, 8 }, { 4, 11 } } do
+        local x = moth.randn(1, 1, unpack(size))
+        local o = { stride = 2, padding = 1, ceil_mode = true }
+        if op == "AveragePool" then o.count_include_pad = false end
+        local want = moth.nn.functional[fn](x, 3, o)
+        assert.same(want:totable(), ep(x):totable())
+        assert.same(want:totable(), session:run(nil, { x = x })[1]:totable())
+      end
+    end
+  end)
+
+  it("regions of images #M424", function()
+    local x = moth.arange(0, 16):to(moth.float32):view(1, 1, 4, 4)
+    local inputs = { { "x", "float32", { 1, 1, 4, 4 } }, { "boxes", "float32", { "n", 5 } } }
+    local y = { { "y", "float32", {} } }
+    local pool = write(17, { { "MaxRoiPool", { "x", "boxes" }, { "y" }, { { "pooled_shape", { 2, 2 } } } } }, inputs, y)
+    assert.same({ { { { 5, 7 }, { 13, 15 } } }, { { { 15, 0 }, { 0, 0 } } } },
+      pool:run(nil, { x = x, boxes = moth.tensor { { 0, 0, 0, 3, 3 }, { 0, 3, 3, 6, 6 } } })[1]:totable())
+    fails("region 1 is of image 1, of 1", pool.run, pool, nil, { x = x, boxes = moth.tensor { { 1, 0, 0, 3, 3 } } })
+    -- the middle of a plane is its mean, of a region beyond the image 0
+    inputs[2][3][2] = 4
+    local align = write(16, { { "RoiAlign", { "x", "boxes", "batch" }, { "y" } } }, inputs, y,
+      { { "batch", int64 { 0, 0, 0 } } })
+    local boxes = moth.tensor { { 1, 1, 3, 3 }, { 1, 0.5, 2, 1.5 }, { 9, 9, 11, 11 } }
+    assert.same({ 7.5, 3, 0 }, align:run(nil, { x = x, boxes = boxes })[1]:view(-1):totable())
   end)
 
   it("Resize computes places in float32, of a result that is whole #M424", function()

@@ -10,6 +10,8 @@ return {
   { "ai_onnx_ml_tree_ensemble_.*", "trees are not there" },
   { "attention_.*_bf16 attention_.*_bf16_expanded attention_4d_causal_fp16_expanded",
     "rounding: sums of products are rounded once, from float32, the case rounds each; the last bit differs", true },
+  { "resize_downsample_scales_linear_align_corners resize_downsample_scales_cubic_align_corners",
+    "sizes of results are whole, as PyTorch's and onnxruntime's; the case counts corners of scale * size" },
   { "dft_inverse dft_inverse_opset19",
     "rounding: transforms are computed in float64, the case's in float32 (they differ by 2e-7)", true },
 }

@@ -194,17 +194,41 @@ rule("AffineGrid", "align_corners=0", function(c, theta, size)
   return F.affine_grid(theta, c:list(size), { align_corners = c.align_corners == 1 })
 end, { numbers = 2 })
 
--- The two neighbours of each place in a dimension, and how far it is from the first; weight 0: it is outside.
-local function bilinear(list, size)
+-- The samples of a box in a dimension, count * samples of them from `from` to `to`: their two neighbours, counted from
+-- 1, how far each is from the first, and whether it lies in the image (1 or 0).
+local function bilinear(from, to, count, samples, size)
   local low, high, rest, inside = {}, {}, {}, {}
-  for i, v in ipairs(list) do
-    inside[i] = (v < -1 or v > size) and 0 or 1
-    v = math.max(v, 0)
-    local at = math.floor(v)
-    if at >= size - 1 then at, v = size - 1, size - 1 end
-    low[i], high[i], rest[i] = at + 1, math.min(at + 2, size), v - at
+  local bin = (to - from) / count
+  for p = 0, count - 1 do
+    for s = 0, samples - 1 do
+      local v, i = from + p * bin + (s + 0.5) * bin / samples, #low + 1
+      inside[i] = (v < -1 or v > size) and 0 or 1
+      v = math.max(v, 0)
+      local at = math.floor(v)
+      if at >= size - 1 then at, v = size - 1, size - 1 end
+      low[i], high[i], rest[i] = at + 1, math.min(at + 2, size), v - at
+    end
   end
   return low, high, rest, inside
+end
+
+-- The mean of each part's samples as a matrix (parts, places) on a stretch of the places: { first, n, list }.
+local function mean_of(low, high, rest, inside, count, samples, size)
+  local first, last = size, 1
+  for i = 1, #low do
+    if inside[i] == 1 then first, last = math.min(first, low[i]), math.max(last, high[i]) end
+  end
+  first = math.min(first, last)
+  local n, list = last - first + 1, {}
+  for i = 1, count * n do list[i] = 0 end
+  for i = 1, #low do
+    if inside[i] == 1 then
+      local row = math.floor((i - 1) / samples) * n - first + 1
+      list[row + low[i]] = list[row + low[i]] + (1 - rest[i]) / samples
+      list[row + high[i]] = list[row + high[i]] + rest[i] / samples
+    end
+  end
+  return { first = first, n = n, list = list }
 end
 
 local MOST_SAMPLES = 2 ^ 20 -- of a region, in one direction
@@ -213,47 +237,72 @@ rule("RoiAlign", "coordinate_transformation_mode='half_pixel' mode='avg' output_
   sampling_ratio=0 spatial_scale=1", function(c, x, rois, batches)
   local boxes, batch, out = c:list(rois), c:list(batches), {}
   local offset = (c.opset >= 16 and c.coordinate_transformation_mode == "half_pixel") and 0.5 or 0
-  local height, width, device = x:size(3), x:size(4), x:device()
+  local channels, height, width, device = x:size(2), x:size(3), x:size(4), x:device()
   local function vector(list, dtype) return import.tensor(list, dtype or x:dtype().name, device) end
+  local h, w, images = c.output_height, c.output_width, {}
   for i, b in ipairs(batch) do
-    local function edge(k) return boxes[(i - 1) * 4 + k] * c.spatial_scale - offset end
-    local function places(from, to, count, size)
-      local length = to - from
-      if offset == 0 then length = math.max(length, 1) end
-      local bin = length / count
-      local samples = c.sampling_ratio > 0 and c.sampling_ratio or math.max(math.ceil(length / count), 1)
-      if samples * count > MOST_SAMPLES or length ~= length then
-        c:fail("region %d, %g elements long, takes %g samples: at most %d", i, length, samples * count, MOST_SAMPLES)
+    local function samples_of(at, count)
+      local from, to = boxes[i * 4 - 4 + at], boxes[i * 4 - 2 + at]
+      from, to = from * c.spatial_scale - offset, to * c.spatial_scale - offset
+      if offset == 0 then to = from + math.max(to - from, 1) end
+      local samples = c.sampling_ratio > 0 and c.sampling_ratio or math.max(math.ceil((to - from) / count), 1)
+      if samples * count > MOST_SAMPLES or from ~= from or to ~= to then
+        c:fail("region %d, %g elements long, takes %g samples: at most %d", i, to - from, samples * count, MOST_SAMPLES)
       end
-      local list = {}
-      for p = 0, count - 1 do
-        for s = 0, samples - 1 do list[#list + 1] = from + p * bin + (s + 0.5) * bin / samples end
-      end
-      local low, high, rest, inside = bilinear(list, size)
-      return vector(low, "int64"), vector(high, "int64"), vector(rest), vector(inside), samples
+      return samples, from, to, count
     end
-    local y0, y1, ry, iy, sy = places(edge(2), edge(4), c.output_height, height)
-    local x0, x1, rx, ix, sx = places(edge(1), edge(3), c.output_width, width)
-    local image = x:select(1, b + 1)
-    ry, iy = ry:reshape { 1, -1, 1 }, iy:reshape { 1, -1, 1 }
-    local function corner(ys, xs, wy, wx)
-      return image:index_select(2, ys):index_select(3, xs) * (wy * iy) * (wx * ix)
-    end
-    local corners = { corner(y0, x0, 1 - ry, 1 - rx), corner(y0, x1, 1 - ry, rx), corner(y1, x0, ry, 1 - rx),
-      corner(y1, x1, ry, rx) }
-    local shape = { x:size(2), c.output_height, sy, c.output_width, sx }
+    local sx, x_from, x_to = samples_of(1, w)
+    local sy, y_from, y_to = samples_of(2, h)
+    local y0, y1, ry, iy = bilinear(y_from, y_to, h, sy, height)
+    local x0, x1, rx, ix = bilinear(x_from, x_to, w, sx, width)
     if c.mode == "max" then
-      local top = moth.maximum(moth.maximum(corners[1], corners[2]), moth.maximum(corners[3], corners[4]))
-      out[i] = top:reshape(shape):amax { 3, 5 }
-    else
-      out[i] = (corners[1] + corners[2] + corners[3] + corners[4]):reshape(shape):mean { 3, 5 }
+      local image = x:select(1, b + 1)
+      local function corner(ys, xs, wy, wx)
+        return image:index_select(2, vector(ys, "int64")):index_select(3, vector(xs, "int64")) * wy * wx
+      end
+      ry, iy = vector(ry):reshape { 1, -1, 1 }, vector(iy):reshape { 1, -1, 1 }
+      rx, ix = vector(rx), vector(ix)
+      local top = moth.maximum(moth.maximum(corner(y0, x0, (1 - ry) * iy, (1 - rx) * ix),
+        corner(y0, x1, (1 - ry) * iy, rx * ix)), moth.maximum(corner(y1, x0, ry * iy, (1 - rx) * ix),
+        corner(y1, x1, ry * iy, rx * ix)))
+      out[i] = top:reshape { channels, h, sy, w, sx }:amax { 3, 5 }
+    else -- two products with the part of the image, its channels last
+      local rows, columns = mean_of(y0, y1, ry, iy, h, sy, height), mean_of(x0, x1, rx, ix, w, sx, width)
+      images[b] = images[b] or x:select(1, b + 1):permute(2, 3, 1):contiguous()
+      local part = images[b]:narrow(1, rows.first, rows.n):narrow(2, columns.first, columns.n)
+      local y = vector(rows.list):reshape { h, rows.n }:matmul(part:reshape { rows.n, columns.n * channels })
+      out[i] = vector(columns.list):reshape { w, columns.n }:matmul(y:reshape { h, columns.n, channels })
     end
   end
-  if #out == 0 then
-    return moth.zeros({ 0, x:size(2), c.output_height, c.output_width }, { dtype = x:dtype(), device = device })
-  end
-  return moth.stack(out, 1)
+  if #out == 0 then return moth.zeros({ 0, channels, h, w }, { dtype = x:dtype(), device = device }) end
+  local y = moth.stack(out, 1)
+  return c.mode == "max" and y or y:permute(1, 4, 2, 3):contiguous()
 end, { numbers = 23, makes = true })
+
+rule("MaxRoiPool", "pooled_shape spatial_scale=1", function(c, x, rois)
+  local list, out = c:list(rois), {}
+  local function round(v) return v < 0 and -math.floor(0.5 - v) or math.floor(v + 0.5) end
+  -- The largest of each part of dimension d between two places of the image; 0 where a part lies outside.
+  local function parts(image, d, from, to, count)
+    from, to = round(from * c.spatial_scale), round(to * c.spatial_scale)
+    local wide, made, size = math.max(to - from + 1, 1) / count, {}, image:size(d)
+    for k = 1, count do
+      local low = math.min(math.max(math.floor((k - 1) * wide) + from, 0), size)
+      local high = math.min(math.max(math.ceil(k * wide) + from, 0), size)
+      made[k] = high > low and image:narrow(d, low + 1, high - low):amax(d, true)
+        or moth.zeros_like(image:narrow(d, 1, 1))
+    end
+    return moth.cat(made, d)
+  end
+  local h, w = c.pooled_shape[1], c.pooled_shape[2]
+  for i = 1, #list / 5 do
+    local b, x1, y1, x2, y2 = unpack(list, i * 5 - 4, i * 5)
+    if not (b >= 0 and b < x:size(1)) then c:fail("region %d is of image %g, of %d", i, b, x:size(1)) end
+    out[i] = parts(parts(x:select(1, b + 1), 2, y1, y2, h), 3, x1, x2, w)
+  end
+  if #out > 0 then return moth.stack(out, 1) end
+  return moth.zeros({ 0, x:size(2), h, w }, { dtype = x:dtype(), device = x:device() })
+end, { numbers = 2, makes = true })
 
 -- ---- boxes ---------------------------------------------------------------------------------------
 

@@ -184,9 +184,9 @@ local pools = { "max_pool1d", "max_pool2d", "max_pool3d" }
 rule("MaxPool", WINDOW .. "ceil_mode=0 storage_order=0", function(c, x)
   local w = c:windows(x)
   if c.count > 1 then return max_with_places(c, x, w) end
-  local plain = symmetric(w) and c.ceil_mode ~= 1 and pools[w.n] ~= nil and x:is_floating_point()
+  local plain = symmetric(w) and pools[w.n] ~= nil and x:is_floating_point()
   for i = 1, w.n do plain = plain and w.before[i] <= w.kernel[i] / 2 end
-  if plain then return B.ops[pools[w.n]](x, w.kernel, w.strides, w.before, w.dilations) end
+  if plain then return B.ops[pools[w.n]](x, w.kernel, w.strides, w.before, w.dilations, c.ceil_mode == 1) end
   local low = x:is_floating_point() and -math.huge or lowest[x:dtype().name] or c:fail("of %s", x:dtype().name)
   return joined(padded(x, w, low, true), w, function(a, b) return moth.maximum(a, b) end)
 end, { index = 2 })
@@ -209,10 +209,10 @@ local averages = { "avg_pool1d", "avg_pool2d", "avg_pool3d" }
 
 rule("AveragePool", WINDOW .. "ceil_mode=0 count_include_pad=0", function(c, x)
   local w = c:windows(x)
-  local plain = symmetric(w) and c.ceil_mode ~= 1 and averages[w.n] ~= nil
+  local plain = symmetric(w) and averages[w.n] ~= nil
   for i = 1, w.n do plain = plain and w.before[i] <= w.kernel[i] / 2 and w.dilations[i] == 1 end
   if plain then
-    return B.ops[averages[w.n]](x, w.kernel, w.strides, w.before, false, c.count_include_pad == 1)
+    return B.ops[averages[w.n]](x, w.kernel, w.strides, w.before, c.ceil_mode == 1, c.count_include_pad == 1)
   end
   return joined(padded(x, w, 0, true), w, plus) / counts(c, x, w)
 end)

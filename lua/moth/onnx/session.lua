@@ -187,7 +187,7 @@ function M.load(path, o)
   for name in each(o.dims or {}) do
     if not used[name] then check.fail("[onnx.load] dims: %s has no dimension '%s'", path, tostring(name)) end
   end
-  local first
+  local said = {}
   for _, example in ipairs(EXAMPLES) do
     local args, dynamic, sized = {}, {}, false
     for i, input in ipairs(list) do
@@ -198,10 +198,10 @@ function M.load(path, o)
     local fn = callable(model, list, { sized = sized, device = device, moved = {} })
     local ok, made = pcall(export, fn, args, { dynamic_shapes = sized and dynamic or nil })
     if ok then return made end
-    first = first or made
-    if not sized then break end
+    if not sized then error(made, 0) end
+    said[#said + 1] = ("with sizes of %d: %s"):format(example, tostring(made))
   end
-  error(first, 0)
+  error(table.concat(said, "\n"), 0)
 end
 
 -- ---- sessions ------------------------------------------------------------------------------------
