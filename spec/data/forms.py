@@ -1,4 +1,4 @@
-# Makes lua/moth/data/forms_data.lua: categories and scripts, canonical decompositions, combining classes and lower case of
+# Makes lua/moth/data/forms_data.lua: categories, canonical decompositions, combining classes and lower case of
 # Unicode, as the tokenizers package has them (the classes: as python3 has them). python3 spec/data/forms.py
 import os
 import textwrap
@@ -8,7 +8,6 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-SCRIPTS = "Arabic Cyrillic Devanagari Greek Han Hangul Hebrew Hiragana Katakana Latin Thai".split()
 
 
 def words(name, list):
@@ -36,17 +35,6 @@ def categories():
         c = d
     # Runs in words of about 10.
     return ["".join(out[i : i + 10]) for i in range(0, len(out), 10)]
-
-
-def ranges(list):
-    out, last, start = [], 0, None
-    for i, c in enumerate(list):
-        if start is None:
-            start = c
-        if i + 1 == len(list) or list[i + 1] != c + 1:
-            out.append("%d" % (start - last) + ("+%d" % (c - start) if c > start else ""))
-            last, start = c, None
-    return out
 
 
 def decompositions():
@@ -90,9 +78,6 @@ with open(os.path.join(here, "..", "..", "lua", "moth", "data", "forms_data.lua"
     f.write("\n-- the general categories, each a letter of the text\nM.names = \"%s\"\n" % " ".join(CATEGORIES))
     f.write("-- the letter of a category (-: none), and how many code points in a row have it (left out: one)\n")
     f.write(words("categories", categories()))
-    f.write("\n-- ranges: distance+length less one\nM.scripts = {}\n")
-    for name in SCRIPTS:
-        f.write(words("scripts." + name, ranges(members(name))))
     f.write("\n-- distance, = (composed again) or -, the parts\n" + words("decompositions", decompositions()))
     f.write("\n-- distance=combining class\n" + words("classes", classes()))
     f.write("\n-- distance=what is added for lower case\n" + words("lower", lower()))

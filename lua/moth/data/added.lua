@@ -1,6 +1,6 @@
 --- Tokens that are found in a text before it is cut into words: "<|endoftext|>" and the like. Of several that begin at
 -- one place the longest counts; one that is normalized is looked for in the text that the normalizers have left.
-local regex = require "moth.data.regex"
+local forms = require "moth.data.forms"
 local unicode = require "moth.data.unicode"
 
 local M = {}
@@ -23,7 +23,7 @@ end
 -- Whether a character of a word ends in front of place i, or begins there.
 local function joined(text, i)
   local c = i <= #text and text:match("^[%z\1-\127\194-\244][\128-\191]*", i)
-  return c and c ~= "" and (c == "\226\128\140" or c == "\226\128\141" or regex.is_word(unicode.point(c)))
+  return c and c ~= "" and (c == "\226\128\140" or c == "\226\128\141" or forms.is_word(unicode.point(c)))
 end
 local function word_before(text, i)
   local k = i - 1

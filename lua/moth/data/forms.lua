@@ -6,7 +6,7 @@ local unicode = require "moth.data.unicode"
 
 local M = {}
 
-local parts, pairs_of, classes, lower, upper -- made when first used
+local parts, pairs_of, classes, lower -- made when first used
 
 local function load()
   if parts then return end
@@ -41,6 +41,14 @@ function M.set(names)
     for k in each(unicode.category(name)) do out[k] = true end
   end
   return out
+end
+
+local word_set
+--- Whether a code point is of a word: letters, marks, digits, connectors, and letters in circles.
+function M.is_word(c)
+  word_set = word_set or M.set "L M Nd Nl Pc"
+  return M.is(word_set, c) or c >= 0x24b6 and c <= 0x24e9 or c >= 0x1f130 and c <= 0x1f149
+    or c >= 0x1f150 and c <= 0x1f169 or c >= 0x1f170 and c <= 0x1f189
 end
 
 -- Code points of a text, a byte b that is none as -b.
@@ -136,20 +144,7 @@ function M.without_marks(text, marks)
   return M.text(out)
 end
 
---- The lower case of a code point, and an upper case of one; nil: it has none.
-function M.lower_point(c)
-  load()
-  return lower[c] and c + lower[c] or c < 128 and c >= 65 and c <= 90 and c + 32 or nil
-end
-function M.upper_point(c)
-  if not upper then
-    load()
-    upper = {}
-    for big, d in each(lower) do upper[big + d] = big end
-  end
-  return upper[c] or c >= 97 and c <= 122 and c - 32 or nil
-end
-
+--- Lower case.
 function M.lower(text)
   if not text:find "[\195-\244]" then return text:lower() end
   load()

@@ -1,20 +1,9 @@
---- Code points: their UTF-8, their general categories and scripts (Unicode 16).
--- Ranges are texts, each by its distance from the end of the one before, and its length less one: "65+25" is A to Z.
+--- Code points: their UTF-8 and their general categories (Unicode 16).
 local ffi = require "ffi"
 
 local M = {}
 
 local POINTS = 0x110000
-
---- Calls f with the first and the last of each range.
-local function ranges(text, f)
-  local at = 0
-  for skip, more in text:gmatch("(%d+)%+?(%d*) ") do
-    local a = at + tonumber(skip)
-    at = a + (tonumber(more) or 0)
-    f(a, at)
-  end
-end
 
 local category, number_of -- uint8_t[POINTS], made when first used: 0: none; numbers of names
 
@@ -48,13 +37,6 @@ function M.category(name)
     end
   end
   return out
-end
-
---- Calls f with the first and the last of each range of a script ("Han"); false: it is not known.
-function M.each_of_script(name, f)
-  local text = require("moth.data.forms_data").scripts[name]
-  if text then ranges(text, f) end
-  return text ~= nil
 end
 
 function M.is_space(c)

@@ -191,7 +191,7 @@ end
 -- Whitespace: runs of letters, marks, digits and joiners, and of what is neither; spaces go away.
 local function is_plain(p, i, n)
   local c = decode(p, i, n)
-  return c == 0x200c or c == 0x200d or regex.is_word(c)
+  return c == 0x200c or c == 0x200d or forms.is_word(c)
 end
 local function plain_words(p, i, n)
   local kind, j = at(p, i, n)

@@ -18,6 +18,7 @@ local libraries = {
   { "spng", "libspng.so.0", "PNG images", "libspng0" },
   { "archive", "libarchive.so.13", "WebDataset's tar files", "libarchive13" },
   { "zlib", "libz.so.1", "compressed files", "zlib1g" },
+  { "onig", "libonig.so.5", "regular expressions of tokenizers that are not known", "libonig5" },
   { "edit", "libedit.so.2", "the prompt's history and completion", "libedit2" },
 }
 
