@@ -62,7 +62,10 @@ local BODY = '{"inputs":[{"name":"x1","shape":[1,4],"datatype":"FP32","data":[1,
     status, text = curl(asked .. " --next --silent --include --max-time 10 " .. asked) -- twice on one connection
     assert.equal(100, status)
     assert.equal(2, select(2, text:gsub('"data":%[2,4,6,8%]', "")), text)
-    assert.equal(401, (curl("URL/v1/models", lm)))
+    status, text = curl("URL/v1/models", lm)
+    assert.equal(401, status)
+    assert.matches("\r\nwww-authenticate: Bearer\r\n", text, 1, true)
+    assert.equal(200, (curl("-H 'Authorization: BEARER a-long-word' URL/v1/models", lm)))
     assert.equal(200, (curl("-H 'Authorization: Bearer a-long-word' URL/v1/models", lm)))
     assert.equal(200, (curl("URL/v2/health/ready", lm)))
   end)

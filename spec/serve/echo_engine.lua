@@ -45,7 +45,7 @@ function Echo:step(emit)
   return #self.list > 0
 end
 
-function Echo:state() return { running = #self.list, cancelled = self.cancelled } end
+function Echo:state() return { running = #self.list, cancelled_total = self.cancelled } end
 
 function M.load(options)
   return setmetatable({ list = {}, cancelled = 0, pause = options.pause or 0.001,

@@ -7,7 +7,7 @@ local has_http = require("moth.serve.front").available()
 local SERVER = [[
 local front = require "moth.serve.front"
 local listener
-listener = front.listen { host = "127.0.0.1", port = 0, connections = 3, keep_alive = 5, handler = function(request)
+listener = front.listen { host = "127.0.0.1", port = 0, connections = 3, keep_alive = 0.7, handler = function(request)
   if request.path == "/echo" then
     local body, status, why = request:body(100000, 0.3)
     return request:respond(status and not body and status or 200, { "x-query", request.query }, body or why,
@@ -196,6 +196,14 @@ front.loop()
     client:send "ab"
     assert.equal("ab", client:receive().body)
     client:close()
+  end)
+
+  it("closes connections on which nothing comes", function()
+    local silent = {}
+    for i = 1, 3 do silent[i] = moth.serve.connect(port, { seconds = 2 }) end
+    local fourth = first "GET /next HTTP/1.1\r\nhost: x\r\n\r\n"
+    for _, client in ipairs(silent) do client:close() end
+    assert.equal("GET /next", fourth.body)
   end)
 
   it("an error of the handler, a client that does not read, more clients than places", function()

@@ -129,10 +129,12 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     for _ = 1, 100 do
       post("/v1/completions", { model = "echo", prompt = "x" })
       text = server:get("/metrics").body
-      if text:find('moth_engine_cancelled{model="echo"} 2', 1, true) then break end
+      if text:find('moth_engine_cancelled_total{model="echo"} 2', 1, true) then break end
     end
-    assert.matches('moth_engine_cancelled{model="echo"} 2', text, 1, true)
+    assert.matches('moth_engine_cancelled_total{model="echo"} 2', text, 1, true)
     assert.matches('moth_engine_running{model="echo"} 0', text, 1, true)
+    assert.matches("\n# TYPE moth_engine_cancelled_total counter\n", text, 1, true)
+    for name in text:gmatch "\n# TYPE (%S+)" do assert.matches("# HELP " .. name .. " ", text, 1, true) end
   end)
 
   it("an engine that ends: 503, and again when it is back; a request that ends it twice is refused #slow", function()

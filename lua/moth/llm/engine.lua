@@ -154,8 +154,9 @@ end
 
 function Engine:state()
   local s = self.scheduler
-  return { blocks_used = s.cache:used(), blocks_total = s.cache.total, sequences = #s.active, waiting = #s.waiting,
-    preemptions = s.stats.preemptions, shared_tokens = s.stats.shared_tokens }
+  return { blocks = s.cache.total, blocks_used = s.cache:used(), sequences = #s.active, waiting = #s.waiting,
+    new_tokens_total = s.stats.new_tokens, prompt_tokens_total = s.stats.prompt_tokens,
+    shared_tokens_total = s.stats.shared_tokens, preemptions_total = s.stats.preemptions }
 end
 
 return { load = Engine }

@@ -22,7 +22,7 @@
 --                                          --   raises is the client's error 400: error("[llm] …", 0)
 --     object:cancel(id)                    -- its client is gone; an unknown id is nothing
 --     object:step(emit) -> busy            -- one step of all; false: nothing to do until the next add
---     object:state() -> { name = number }  -- gauges for /metrics, may be nil: { blocks_used =, blocks_total =, … }
+--     object:state() -> { name = number }  -- for /metrics, may be nil: { blocks_used =, new_tokens_total =, … }
 --
 --   emit(id, piece) sends a part of an answer; the request is over with the piece that has done = true:
 --     { index = 0 (which of n), text = "…" (whole UTF-8), tokens = its count,

@@ -304,6 +304,7 @@ function Request:finish() return self.stream:write_chunk("", true, WRITE) end
 -- ---- listening -----------------------------------------------------------------------------------------
 
 local SLOW = 10 -- seconds for the headers
+local IDLE = 60 -- seconds for which a connection may be silent between its requests, and before the first one
 
 -- lua-http reads what is left of a body when a stream ends, and would go on for ever where the client has closed the
 -- connection in the middle of one: its step says true without a byte. And it raises errors of lengths and encodings
@@ -432,6 +433,24 @@ local function clear(path)
   os.remove(path)
 end
 
+-- lua-http waits for ever for the first byte of a connection: silent ones would take all places.
+local function limit_silence(made, seconds)
+  local add = made.add_socket
+  function made:add_socket(socket)
+    self.n_connections = self.n_connections + 1
+    loop:wrap(function()
+      local fd = socket:pollfd()
+      local spoke = M.wait(fd, "r", seconds)
+      self.n_connections = self.n_connections - 1
+      if spoke then return add(self, socket) end
+      M.forget(fd)
+      socket:close()
+      self.connection_done:signal(1)
+    end)
+    return true
+  end
+end
+
 --- Listens on host and port (0: chosen by the system) or on a unix socket at `path` (mode 0600). handler(request) runs
 -- in a coroutine of its own. Returns a listener: host, port, active (requests that are not answered yet), count(),
 -- pause() (no new connections; the others end with their next answer), close().
@@ -442,14 +461,17 @@ function M.listen(o)
   local made, message = server.listen {
     cq = loop, host = o.host, port = o.port, path = o.path, tls = false, version = 1.1, max_concurrent = o.connections,
     reuseaddr = true, mode = o.path and "0600" or nil, mask = o.path and "0177" or nil,
-    connection_setup_timeout = SLOW, intra_stream_timeout = o.keep_alive or 60,
+    connection_setup_timeout = SLOW, intra_stream_timeout = o.keep_alive or IDLE,
     onstream = function(_, stream) handle(o.handler, stream, listener) end,
     onerror = function(_, _, what, err)
       if what == "onstream" then M.log("moth serve: ", tostring(err), "\n") end
     end,
   }
   local ok
-  if made then ok, message = made:listen() end
+  if made then
+    limit_silence(made, o.keep_alive or IDLE)
+    ok, message = made:listen()
+  end
   if not ok then
     check.fail("[serve] cannot listen on %s: %s", o.path or ("%s:%s"):format(o.host, o.port), tostring(message))
   end

@@ -87,7 +87,7 @@ function Metrics:tokens(model, direction, n)
   self:add("moth_tokens_total", ('%s,direction="%s"'):format(self:label(model), direction), n)
 end
 function Metrics:first_token(model, seconds) self:observe("moth_first_token_seconds", self:label(model), seconds) end
---- What an engine of steps says of itself: { name = number }, as moth_engine_name.
+--- What an engine of steps says of itself: { name = number }, as moth_engine_name; those that only grow end in _total.
 function Metrics:gauges(model, state) self.extra[model] = state end
 
 -- ---- text --------------------------------------------------------------------------------------------
@@ -133,7 +133,8 @@ function Metrics:text()
     end
   end
   for _, key in ipairs(tree.keys(by_gauge)) do
-    lines[#lines + 1] = ("# TYPE moth_engine_%s gauge"):format(key)
+    lines[#lines + 1] = ("# HELP moth_engine_%s Of the engine itself: %s."):format(key, (key:gsub("_", " ")))
+    lines[#lines + 1] = ("# TYPE moth_engine_%s %s"):format(key, key:find "_total$" and "counter" or "gauge")
     for _, line in ipairs(by_gauge[key]) do lines[#lines + 1] = line end
   end
   lines[#lines + 1] = ""

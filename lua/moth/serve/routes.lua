@@ -38,9 +38,11 @@ function Call:answer(status, text, fields, close)
   self.request:respond(status, fields or JSON, text, close)
 end
 
+local UNKNOWN = { "content-type", "application/json", "www-authenticate", "Bearer" }
+
 function Call:fail(status, text, close, retry)
   self:answer(status, text, retry and { "content-type", "application/json", "retry-after", ("%d"):format(retry) }
-    or JSON, close)
+    or status == 401 and UNKNOWN or JSON, close)
 end
 
 --- Says why there is no answer, in the protocol of the path.
@@ -80,7 +82,8 @@ local function may_ask(call)
     return false
   end
   if server.token and not open_paths[request.path] then
-    local given = (request:header "authorization" or ""):match "^[Bb]earer +(%S+)$" or ""
+    local scheme, given = (request:header "authorization" or ""):match "^(%a+) +(%S+)$"
+    given = scheme and scheme:lower() == "bearer" and given or ""
     if not M.same_text(given, server.token) then
       call:refuse(401, "the token is missing or wrong", true)
       return false
