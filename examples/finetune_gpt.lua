@@ -1,7 +1,7 @@
 -- Fine-tuning a language model to chat: a MiniGPT that has read a text learns to answer questions, the loss taken of
 -- its answers alone; the result is one GGUF file, for examples/chat.lua, `moth chat` and `moth serve`.
 --
---     moth examples/finetune_gpt.lua [--model FOLDER_OR_GGUF] [--text FILE] [--before 100] [--steps 200] [--batch 8]
+--     moth examples/finetune_gpt.lua [--model FOLDER_OR_GGUF] [--text FILE] [--before 100] [--steps 400] [--batch 8]
 --                                    [--lr 0.002] [--save chat.gguf]
 --
 -- --model: a GPT-2 or Llama that goes on from its weights, with its tokenizer. Without it a MiniGPT reads --text,
@@ -9,7 +9,7 @@
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
 local training = require "moth.examples.training"
-local o = training.options { model = "", text = "", before = 100, steps = 200, batch = 8, lr = 2e-3,
+local o = training.options { model = "", text = "", before = 100, steps = 400, batch = 8, lr = 2e-3,
   save = "chat.gguf" }
 moth.manual_seed(1)
 

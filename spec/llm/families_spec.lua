@@ -81,6 +81,18 @@ describe("language models #M444", function()
     end
     fails("the activation 'xielu' is not supported; there are silu", { hidden_act = "xielu" })
     fails("rope_scaling 'ntk' is not known; there are linear", { rope_parameters = { rope_type = "ntk" } })
+    for why, rope in pairs { ["factor of 'linear' must be a number above 0, got nil"] = { rope_type = "linear" },
+      ["factor of 'yarn' must be a number above 0, got %-2"] = { rope_type = "yarn", factor = -2 },
+      ["factor of 'linear' must be a number above 0, got the string '2'"] = { rope_type = "linear", factor = "2" },
+      ["low_freq_factor of 'llama3' must be a number above 0, got nil"] = { rope_type = "llama3", factor = 2 },
+      ["low_freq_factor and high_freq_factor must differ"] = { rope_type = "llama3", factor = 2, low_freq_factor = 1,
+        high_freq_factor = 1, original_max_position_embeddings = 8 },
+      ["short_factor must be a list of %d numbers, got 1"] = { rope_type = "longrope", short_factor = { 1 },
+        original_max_position_embeddings = 8 },
+      ["rope_theta must be a number above 0, got 0"] = { rope_theta = 0 },
+      ["rope_scaling must be an object, got x"] = "x" } do
+      fails(why, { rope_parameters = rope })
+    end
     fails("type 'mixtral' are not supported; there are gpt2, gemma", { model_type = "mixtral" })
     fails("weights quantized by awq are not supported", { quantization_config = { quant_method = "awq" } })
     fails("layers of type 'linear_attention'", { sliding_window = 4, use_sliding_window = true,
@@ -90,6 +102,7 @@ describe("language models #M444", function()
     for name, t in pairs(sd) do other[name] = name:find "norm" and t or t:half() end
     moth.save_safetensors(other, path .. "/model.safetensors")
     fails("type 'none'", { model_type = "none" })
+    fails("its config.json has no model_type", { model_type = cjson.null })
     os.execute(("cp %sqwen2/config.json %s"):format(folder, path))
     assert.equal(moth.float16, moth.models.load(path).model.norm.weight:dtype()) -- norms are float32 in the file
     other["lm_head.weight"] = sd["lm_head.weight"]:to(moth.int8)

@@ -102,7 +102,7 @@ local function read_file(self, path, cjson)
   end
   local json
   json, why = cjson.decode(text)
-  if type(json) ~= "table" then refuse(self, "no JSON: %s", tostring(why)) end
+  if type(json) ~= "table" then refuse(self, "no JSON: %s", why or "it is no object") end
   local merges = type(json.model) ~= "table" and content_of((self.path:match "^.*/" or "") .. "merges.txt")
   if not merges then return json end
   local list, special = {}, {}

@@ -34,6 +34,12 @@ local function options_of(...)
   return o
 end
 
+local function check_stop(where, stops)
+  for _, stop in ipairs(stops or {}) do
+    if stop == "" then check.fail("[%s] stop: an empty text would end each answer before it begins", where) end
+  end
+end
+
 local function check_tokenizer(where, tokenizer)
   if type(tokenizer) ~= "table" or type(tokenizer.encode) ~= "function" or type(tokenizer.bytes) ~= "function" then
     check.fail("[%s] expected a tokenizer as moth.tokenizer.load gives it, got %s", where, type(tokenizer))
@@ -82,6 +88,7 @@ M.generate = signature("generate(Module model, any tokenizer, string|int[] promp
 function(model, tokenizer, prompt, ...)
   local o = options_of(...)
   check_tokenizer("generate", tokenizer)
+  check_stop("generate", o.stop)
   local ids = type(prompt) == "string" and tokenizer:encode(prompt, true) or prompt
   if #ids == 0 then check.fail("[generate] the prompt is empty, and the tokenizer puts no token before it") end
   local most = math.min(#ids + o.max_tokens, (model.max_length or math.huge) + 1)
@@ -120,6 +127,7 @@ Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string sy
   check_tokenizer("llm.Chat", o.tokenizer)
   check_sampling("llm.Chat", o)
   if type(o.stop) == "string" then o.stop = { o.stop } end
+  check_stop("llm.Chat", o.stop)
   self.model, self.tokenizer, self.options = o.model, o.tokenizer, o
   self.template = template.of(o.template or o.tokenizer.chat_template, { tokenizer = o.tokenizer,
     where = "llm.Chat" })

@@ -60,8 +60,9 @@ local function windows_of(config, family, layers, where)
 end
 
 -- theta, theta of layers with a window, scaling, rotated part
-local function rope_of(config, of, original)
+local function rope_of(config, of, original, where)
   local p = config.rope_parameters or config.rope_scaling or {}
+  if type(p) ~= "table" then fail(where, "rope_scaling must be an object, got %s", tostring(p)) end
   local theta, near = of("rope_parameters.rope_theta rope_theta", 10000), config.rope_local_base_freq
   if type(p.full_attention) == "table" then -- one for each type of layers
     near = p.sliding_attention and p.sliding_attention.rope_theta or near
@@ -118,7 +119,7 @@ function M.read(config, sd, where)
   local width, heads, layers = of "hidden_size", of "num_attention_heads", of "num_hidden_layers"
   local most = of("max_position_embeddings", 2048)
   local original = config.original_max_position_embeddings
-  local theta, near, scaling, rotated = rope_of(config, of, original)
+  local theta, near, scaling, rotated = rope_of(config, of, original, where)
   if scaling and scaling.rope_type == "longrope" then original = scaling.original_max_position_embeddings or most end
   local head_dim = config.head_dim or family.head_dim or width / heads
   local window, types = windows_of(config, family, layers, where)

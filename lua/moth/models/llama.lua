@@ -142,6 +142,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
       c.num_attention_heads)
   end
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
+  rope.check(c)
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end

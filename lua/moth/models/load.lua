@@ -79,8 +79,8 @@ local function of_folder(folder)
   local kind = config.model_type
   local class = kind == "gpt2" and "gpt" or families.known[kind or ""] and "llama"
   if not class then
-    check.fail("[%s] %s: models of type '%s' are not supported; there are gpt2, %s", where, folder, tostring(kind),
-      families.names)
+    check.fail("[%s] %s: %s; there are gpt2, %s", where, folder, kind == nil and "its config.json has no model_type"
+      or ("models of type '%s' are not supported"):format(tostring(kind)), families.names)
   end
   local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true })
   local has_tokenizer = system.exists(folder .. "/tokenizer.json") or system.exists(folder .. "/vocab.json")

@@ -49,6 +49,41 @@ local function kind_of(c)
   return kind, s
 end
 
+-- The fields that a kind needs; those that any may have.
+local needs = { linear = { "factor" }, yarn = { "factor" }, dynamic = {}, default = {}, longrope = {},
+  llama3 = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" } }
+local may = { "factor", "beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings" }
+
+local function positive(name, v)
+  if type(v) ~= "number" or not (v > 0 and v < math.huge) then
+    check.fail("[models.Llama] %s must be a number above 0, got %s", name,
+      type(v) == "string" and ("the string '%s'"):format(v) or tostring(v))
+  end
+end
+
+--- Raises where a config's rope_theta and rope_scaling are none that can be computed.
+function M.check(c)
+  positive("rope_theta", c.rope_theta)
+  if c.local_rope_theta then positive("local_rope_theta", c.local_rope_theta) end
+  local kind, s = kind_of(c)
+  for _, name in ipairs(needs[kind]) do positive(("rope_scaling.%s of '%s'"):format(name, kind), s[name]) end
+  for _, name in ipairs(may) do
+    if s[name] ~= nil then positive("rope_scaling." .. name, s[name]) end
+  end
+  if kind == "llama3" and s.low_freq_factor == s.high_freq_factor then
+    check.fail("[models.Llama] rope_scaling.low_freq_factor and high_freq_factor must differ, both are %g",
+      s.low_freq_factor)
+  end
+  if kind ~= "longrope" then return end
+  positive("original_max_position_embeddings of 'longrope'", c.original_max_position_embeddings)
+  local list, n = s.short_factor, M.size(c) / 2
+  if type(list) ~= "table" or #list ~= n then
+    check.fail("[models.Llama] rope_scaling.short_factor must be a list of %d numbers, got %s", n,
+      type(list) == "table" and #list or tostring(list))
+  end
+  for i, v in ipairs(list) do positive(("rope_scaling.short_factor[%d]"):format(i), v) end
+end
+
 --- How many coordinates of a head are rotated.
 function M.size(c)
   local dim = math.floor(c.head_dim * c.partial_rotary_factor)
