@@ -99,6 +99,38 @@ describe("quantization of layers", function()
     assert.is_true(moth.equal(t(x), moth.export(t, { x })(x)))
   end)
 
+  it("are in ONNX files as onnxruntime's int8 kernels want them: zero points, biases in int32, matrices", function()
+    moth.manual_seed(1)
+    local m, x = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)):eval(), moth.randn(4, 5, 8)
+    m.qconfig = q.get_default_qconfig()
+    local p = q.prepare(m)
+    p(x)
+    local c, path = q.convert(p), os.tmpname() .. ".onnx"
+    finally(function() os.remove(path) end)
+    moth.onnx.export(c, x, path, { input_names = { "x" }, dynamic_axes = { x = { [1] = "batch", [2] = "time" } } })
+    local graph = require("moth.onnx.reader").model(path).graph
+    local of, made = {}, {}
+    for _, t in ipairs(graph.initializer) do of[t.name] = t.data_type end
+    local gemms = 0
+    for _, n in ipairs(graph.node) do
+      made[n.output[1]] = n
+      if n.op == "Gemm" then
+        gemms = gemms + 1
+        local weight, bias = made[n.input[2]], made[n.input[3]]
+        assert.same({ "DequantizeLinear", "DequantizeLinear" }, { weight.op, bias.op })
+        assert.truthy(of[weight.input[3]])
+        assert.equal(6, of[bias.input[1]]) -- int32
+      end
+    end
+    assert.equal(2, gemms)
+    local y = moth.randn(2, 7, 8)
+    assert.is_true(q.sqnr(c(y), moth.onnx.load(path)(y)) > 60)
+    local h = c:clone():half()
+    moth.onnx.export(h, x:half(), path)
+    assert.equal("float16", moth.onnx.InferenceSession(path):get_outputs()[1].dtype)
+    assert.is_true(q.sqnr(c(x), moth.onnx.load(path)(x:half())) > 40)
+  end)
+
   it("wrong groups, lists and paths are refused where they are given", function()
     assert.error_matches(function() q.get_default_qat_qconfig("x86", { weight_bits = 4, group = 48 }) end,
       "%[quantization.get_default_qat_qconfig%] group must be 32, 64 or a multiple of 128, got 48")

@@ -97,11 +97,13 @@ return {
   linear = [[input.ndim == 2 and weight.ndim == 2 and Gemm(input, weight, bias, { transB = 1 })
     or add(MatMul(input, Transpose(weight)), bias)]],
   -- quantised: pairs of QuantizeLinear and DequantizeLinear, which runtimes fuse
-  linear_int8 = [[rectified(relu, input.ndim == 2
-    and Gemm(rounded(input, input_scale, input_zero_point), scaled(weight, scale), bias, { transB = 1 })
-    or add(MatMul(rounded(input, input_scale, input_zero_point), Transpose(scaled(weight, scale))), bias))]],
-  conv2d_int8 = [[rectified(relu, Conv(rounded(input, input_scale, input_zero_point), scaled(weight, scale), bias,
-    window(stride, padding, dilation, groups)))]],
+  linear_int8 = [[floats(rectified(relu, input.ndim == 2
+    and Gemm(rounded(input, input_scale, input_zero_point), scaled(weight, scale), whole(bias, scale, input_scale),
+      { transB = 1 })
+    or Reshape(Gemm(rounded(Reshape(input, ints { -1, weight.shape[2] }), input_scale, input_zero_point),
+      scaled(weight, scale), whole(bias, scale, input_scale), { transB = 1 }), ints(out.shape))))]],
+  conv2d_int8 = [[floats(rectified(relu, Conv(rounded(input, input_scale, input_zero_point), scaled(weight, scale),
+    whole(bias, scale, input_scale), window(stride, padding, dilation, groups))))]],
   -- windows
   conv1d = "Conv(input, weight, bias, window(stride, padding, dilation, groups))",
   conv2d = "Conv(input, weight, bias, window(stride, padding, dilation, groups))",

@@ -1,5 +1,6 @@
 --- The names that the rules of ONNX use (`onnx` in the records, src/ops/onnx.lua), for one call of a program.
 local B = require "moth_lua"
+local moth = require "moth"
 local check = require "moth.utils.check"
 
 local M = {}
@@ -216,9 +217,23 @@ function M.environment(writer, node, values)
     y.dtype, y.shape, y.ndim = "float32", x.shape, x.ndim
     return y
   end
+  -- Zero points and biases in int32 are what onnxruntime's int8 kernels want to see.
   function env.scaled(w, scale)
-    local y = make("DequantizeLinear", w, to(scale, "float32"), { axis = 0 })
+    local zero = writer:tensor(moth.zeros(scale.shape, { dtype = B.dtype(w.dtype) }), "zeros " .. scale.shape[1])
+    local y = make("DequantizeLinear", w, to(scale, "float32"), zero, { axis = 0 })
     y.dtype, y.shape, y.ndim = "float32", w.shape, w.ndim
+    return y
+  end
+  function env.whole(bias, scale, input_scale)
+    if not bias then return nil end
+    local b, s = writer.tensors[bias.name], writer.tensors[scale.name]
+    if not b or not s then return to(bias, "float32") end
+    local steps = s:detach():to(moth.float64) * input_scale
+    local q = (b:detach():to(moth.float64) / steps):round()
+    if not q:abs():lt(2 ^ 31):all():item() then return to(bias, "float32") end
+    local y = make("DequantizeLinear", writer:tensor(q:to(moth.int32)), writer:tensor(steps:to(moth.float32)),
+      { axis = 0 })
+    y.dtype = "float32"
     return y
   end
   function env.rectified(relu, y) return relu and make("Relu", y) or y end

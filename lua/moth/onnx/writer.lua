@@ -74,11 +74,14 @@ function Writer:node(op, inputs, count, attributes, place)
   return made
 end
 
---- A constant tensor of the file.
-function Writer:tensor(t)
-  local name = self:fresh("constant")
-  self.initializers[#self.initializers + 1] = { name, t }
-  return rules.value(name, t:dtype().name, t:size())
+--- A constant tensor of the file. key: of equal ones, which are there once.
+function Writer:tensor(t, key)
+  local known = key and self.constants[key .. t:dtype().name]
+  if known then return known end
+  local v = rules.value(self:fresh("constant"), t:dtype().name, t:size())
+  self.initializers[#self.initializers + 1], self.tensors[v.name] = { v.name, t }, t
+  if key then self.constants[key .. t:dtype().name] = v end
+  return v
 end
 
 --- A constant of one element, or the value of a formula of sizes.
@@ -336,7 +339,7 @@ end
 function Writer:state(name)
   local t = self.ep.tensors[name]
   local v = rules.value(self:fresh(name), t:dtype().name, t:size())
-  self.initializers[#self.initializers + 1] = { v.name, t }
+  self.initializers[#self.initializers + 1], self.tensors[v.name] = { v.name, t }, t
   self.values[name] = v
   return v
 end
@@ -550,8 +553,8 @@ function M.model(ep, o)
   ep = decomposed(ep, o.opset_version)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
-    initializers = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {}, root = {},
-    records = all_records() }, Writer)
+    initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
+    root = {}, records = all_records() }, Writer)
   for i, input in ipairs(program.inputs) do
     local name = self:fresh(o.input_names and o.input_names[i] or input.name)
     local shape = {}
