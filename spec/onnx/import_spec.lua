@@ -316,4 +316,18 @@ describe("moth.onnx", function()
     assert.truthy(text:find "linear_int8")
     assert.is_nil(text:find " linear%(")
   end)
+
+  it("texts match regular expressions as a whole #quick", function()
+    local function matches(list, pattern)
+      local nodes = { { "Constant", {}, { "s" }, { { "value_strings", list } } },
+        { "RegexFullMatch", { "s" }, { "y" }, { { "pattern", pattern } } } }
+      return moth.onnx.InferenceSession(write(20, nodes, {}, { { "y", "bool", { #list } } })):run(nil, {})[1]:tolist()
+    end
+    assert.same({ true, false, true, false }, matches({ "ab12", "xab1", "ab", "ab\n" }, "ab[0-9]*"))
+    assert.same({ true, true, false }, matches({ "a", "bb", "ab" }, "(?P<x>a)|(?<y>bb\\z)"))
+    assert.same({ true, false }, matches({ "été 1", "\255" }, "^\\pL+ \\d$"))
+    assert.same({ true, false, false }, matches({ "a\\pL 5", "a\\pL ٥", "x\na\\pL 5" }, "^a\\\\pL \\d"))
+    fails("pattern '%(a': end pattern with unmatched parenthesis", matches, { "a" }, "(a")
+    fails("onnx.RegexFullMatch.*retry%-limit", matches, { ("a"):rep(40) .. "!" }, "(a|a)*")
+  end)
 end)

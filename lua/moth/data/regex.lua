@@ -1,5 +1,5 @@
---- Regular expressions of tokenizer.json files, over UTF-8, by Oniguruma (libonig.so.5, opened when first needed): the
--- library that the tokenizers package has, with its syntax (Ruby's).
+--- Regular expressions of files (tokenizer.json, ONNX), over UTF-8, by Oniguruma (libonig.so.5, opened when first
+-- needed), the library that the tokenizers package has.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
 local unicode = require "moth.data.unicode"
@@ -9,7 +9,7 @@ local M = {}
 ffi.cdef [[
 typedef struct { int allocated, count, *first, *behind; void *history; } moth_onig_region;
 typedef struct { void *encoding; uint8_t *at, *behind; } moth_onig_error;
-extern uint8_t OnigEncodingUTF8[], OnigSyntaxRuby[];
+extern uint8_t OnigEncodingUTF8[], OnigSyntaxRuby[], OnigSyntaxPython[];
 int onig_initialize(void **encodings, int n);
 int onig_new(void **regex, const uint8_t *text, const uint8_t *stop, unsigned options, void *encoding, void *syntax,
              moth_onig_error *error);
@@ -64,13 +64,15 @@ end
 
 --- The search of a pattern: find(p, i, n) gives the first and the end of the first match from place i on in n bytes at
 -- p (from 0, the end not included), or nil. The first search in a text is from place 0; till the next one from there
--- its bytes stay as they are.
+-- its bytes stay as they are. where: the function that errors name. syntax: "Ruby" (nil;
+-- that of the tokenizers package) or "Python".
 -- @return nil and why, where it is no pattern, or Oniguruma is not there
-function M.compile(pattern)
+function M.compile(pattern, where, syntax)
   if not library() then return nil, "regular expressions need Oniguruma (libonig.so.5; Debian: libonig5)" end
   local bytes, out, error = ffi.cast("const uint8_t *", pattern), ffi.new "void *[1]", ffi.new "moth_onig_error"
   if not is_text(bytes, #pattern) then return nil, "it is no UTF-8" end
-  local code = onig.onig_new(out, bytes, bytes + #pattern, 0, onig.OnigEncodingUTF8, onig.OnigSyntaxRuby, error)
+  syntax = onig["OnigSyntax" .. (syntax or "Ruby")]
+  local code = onig.onig_new(out, bytes, bytes + #pattern, 0, onig.OnigEncodingUTF8, syntax, error)
   if code ~= 0 then return nil, why(code, error) end
   local regex = ffi.gc(out[0], onig.onig_free)
   local copy
@@ -80,7 +82,7 @@ function M.compile(pattern)
     local at = onig.onig_search(regex, text, text + n, text + i, text + n, region, 0)
     if at >= 0 then return at, region.behind[0] end
     if at ~= MISMATCH then
-      check.fail("[data.Tokenizer] the pattern %.99s in a text of %d bytes: %s", pattern, n, why(at, error))
+      check.fail("[%s] the pattern %.99s in a text of %d bytes: %s", where, pattern, n, why(at, error))
     end
   end
 end

@@ -255,7 +255,7 @@ function M.search(pattern, plain)
         end
       end
     else
-      f, why = regex.compile(pattern)
+      f, why = regex.compile(pattern, "data.Tokenizer")
     end
     if not f then return nil, why end
     searches[key] = f

@@ -1,6 +1,8 @@
 --- ONNX's operators on texts: values { kind = "strings", shape, n, … }.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
+local regex = require "moth.data.regex"
 local import = require "moth.onnx.import"
 local rule = import.rule
 local OWN = { any = true }
@@ -137,6 +139,19 @@ rule("StringConcat", function(c, a, b)
   local list = {}
   local shape = broadcast(c, a, b, function(at, i, j) list[at] = a[i] .. b[j] end)
   return texts(shape, list)
+end, OWN)
+
+-- Patterns are RE2's: near to Python's, but for \pL, \z and (?<name>…); \w, \d and \s are those of ASCII in both.
+rule("RegexFullMatch", "pattern", function(c, v)
+  local pattern = (c.pattern or ""):gsub("\\(.)(%a?)", function(kind, name)
+    if kind == "z" then return "\\Z" .. name end
+    return kind:lower() == "p" and name ~= "" and ("\\%s{%s}"):format(kind, name) or nil
+  end):gsub("%(%?<(%a)", "(?P<%1")
+  local find, why = regex.compile("(?a:\\A(?:" .. pattern .. ")\\Z)", "onnx.RegexFullMatch", "Python")
+  if not find then c:fail("the pattern '%s': %s", c.pattern, why) end
+  local list = {}
+  for i = 1, v.n do list[i] = find(ffi.cast("const uint8_t *", v[i]), 0, #v[i]) and 1 or 0 end
+  return bools(list, v.shape)
 end, OWN)
 
 rule("StringSplit", "delimiter maxsplit", function(c, v)
