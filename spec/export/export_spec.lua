@@ -103,7 +103,7 @@ describe("moth.export", function()
     fails("dimension 2 is 4, and the program was exported for 3", ep, moth.ones(2, 4), 2, { n = "text" })
     fails("another dtype; expected float32 %[rows, 3%], got float64", ep, moth.ones(2, 3):double(), 2, { n = "text" })
     fails("argument 2 was 2 .*got 3", ep, moth.ones(2, 3), 3, { n = "text" })
-    fails("not of the form", ep, moth.ones(2, 3))
+    fails("not of the form.*argument 2 is missing", ep, moth.ones(2, 3))
     fails("takes 3 arguments, got 4", ep, moth.ones(2, 3), 2, { n = "text" }, 1)
     fails("expected a tensor, got string", ep, "x", 2, { n = "text" })
   end)
@@ -230,6 +230,25 @@ describe("moth.export", function()
     agrees(function(x, y) return moth.nn.functional.binary_cross_entropy(x:sigmoid(), y) end, { a, b })
     agrees(function(x) return moth.where(x:gt(0.5), x, 0 / 0):isnan() end, { a }, { { [1] = "n" } },
       { moth.rand(5, 3) })
+  end)
+
+  it("results beside tensors: constants, and numbers that sizes tell; their tables do not depend on sizes #M418", function()
+    local both = { dynamic_shapes = { { "b", "t" } } }
+    local function f(x, n) return x, { rows = x:size(1), all = x:numel(), mean = 1 / x:size(2), n = n }, -1 / 0 end
+    local ep = moth.export(f, { moth.ones(3, 4), 0 / 0 }, both)
+    local file = path("sizes.mth2")
+    moth.export.save(ep, file)
+    for _, program in ipairs { ep, moth.export.load(file), ep:decompose(), ep:module() } do
+      local _, out, least = program(moth.ones(5, 7), 0 / 0)
+      assert.same({ 5, 35, 1 / 7, true, -1 / 0 }, { out.rows, out.all, out.mean, out.n ~= out.n, least })
+    end
+    fails("argument 2 was nan", ep, moth.ones(5, 7), 1)
+    fails("value 2 .* is true with b = 3, t = 4, but false with", moth.export,
+      function(x) return x, x:size(1) < 4 end, { moth.ones(3, 4) }, both)
+    fails("keys of the results depend on a size", moth.export, function(x)
+      return x, { [x:size(1)] = x }
+    end, { moth.ones(3, 4) }, both)
+    fails("texts and numbers as keys, got true", moth.export, print, { { [true] = moth.ones(2) } })
   end)
 
   it("says what a shape rule says, with the line, and what to do about sizes that depend on elements #quick", function()

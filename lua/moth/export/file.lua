@@ -19,7 +19,8 @@ local key_of = require("moth.export.record").key_of
 
 local M = {}
 
--- A file is of format 2 where a formula has a scale, or formulas in it: a moth that reads only 1 would misread it.
+-- A file is of format 2 where a formula has a scale, or formulas in it, or is a result, and where an argument or result
+-- is a number that is not finite: a moth that reads only 1 would misread it.
 local FORMATS = { "moth.export 1", "moth.export 2" }
 local MAX_DEPTH = 100
 
@@ -128,6 +129,12 @@ local function pack_spec(spec)
   return out
 end
 
+-- What arguments and results are beside tensors: a text, number or boolean; a formula.
+local function pack_constant(v)
+  if type(v) == "string" then return v end
+  return pack(v)
+end
+
 -- Whether format 1 has no name for something in lists of inputs and calls.
 local function is_new(packed)
   if type(packed) ~= "table" then return false end
@@ -170,10 +177,17 @@ function M.save(ep, path)
   end
   local packed = pack_program(p)
   packed.dims, packed.example, packed.schemas, packed.state = p.dims, p.example, schemas, state
-  packed.results = { spec = pack_spec(p.results.spec), leaves = list(p.results.leaves) }
+  packed.results = { spec = pack_spec(p.results.spec), leaves = list(p.results.leaves, nil, function(leaf)
+    return { tensor = leaf.tensor, constant = pack_constant(leaf.constant) }
+  end) }
   packed.spec = pack_spec(ep.spec)
-  packed.leaves = list(ep.leaves, nil, function(leaf) return leaf and { value = leaf.value } or false end)
-  local format = FORMATS[(is_new(packed.nodes) or is_new(packed.inputs)) and 2 or 1]
+  packed.leaves = list(ep.leaves, nil, function(leaf)
+    return leaf and { value = pack_constant(leaf.value) } or false
+  end)
+  local newer = is_new(packed.nodes) or is_new(packed.inputs)
+  for _, leaf in ipairs(packed.results.leaves) do newer = newer or type(leaf.constant) == "table" end
+  for _, leaf in ipairs(packed.leaves) do newer = newer or leaf and type(leaf.value) == "table" end
+  local format = FORMATS[newer and 2 or 1]
   local text = encode(packed, json().encode)
   B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", format },
     { "moth", B.version_string }, { "graph", text } }, true)
@@ -247,6 +261,13 @@ function Reader:value(v, known, null)
     return out
   end
   return self:fail("an argument is damaged")
+end
+
+function Reader:constant(v)
+  if type(v) ~= "table" then return v end
+  local constant = (v.n or v.f) and self:value(v)
+  if not constant then self:fail("a constant is damaged") end
+  return constant
 end
 
 function Reader:shape(shape, symbols)
@@ -445,7 +466,7 @@ function M.load(path, device, Exported)
     if leaf.tensor and not program.outputs[leaf.tensor] then
       self:fail("there is no result %s", tostring(leaf.tensor))
     end
-    return { tensor = leaf.tensor, constant = leaf.constant }
+    return { tensor = leaf.tensor, constant = self:constant(leaf.constant) }
   end)
   if #program.results.leaves ~= (leaves.n or 0) then self:fail("the results are damaged") end
   local given = {}
@@ -457,8 +478,9 @@ function M.load(path, device, Exported)
   end
   local tensors_given = 0
   local constants = self:array(p.leaves, "the arguments", function(leaf)
-    if leaf == false then tensors_given = tensors_given + 1 end
-    return leaf
+    if leaf ~= false then return { value = self:constant(self:table(leaf, "an argument").value) } end
+    tensors_given = tensors_given + 1
+    return false
   end)
   if type(spec) ~= "table" or #constants ~= (given.n or 0) or tensors_given ~= #program.inputs then
     self:fail("the arguments are damaged")

@@ -88,6 +88,22 @@ local function count_args(spec)
   return n
 end
 
+-- Where the tables of arguments differ first from those of the example.
+local function difference(expected, given, path)
+  if not expected then return ("argument %s was no table in the example"):format(path) end
+  if not given then return ("argument %s was a table in the example"):format(path) end
+  local function at(key) return path == "" and tostring(key) or path .. "." .. tostring(key) end
+  local known = {}
+  for i, key in ipairs(given.keys) do known[key] = i end
+  for i, key in ipairs(expected.keys) do
+    local k = known[key]
+    if not k then return ("argument %s is missing"):format(at(key)) end
+    known[key] = nil
+    if not tree.same(expected[i], given[k]) then return difference(expected[i], given[k], at(key)) end
+  end
+  return ("argument %s was not in the example"):format(at(next(known)))
+end
+
 -- The tensors among arguments, checked.
 local function bind(self, ...)
   local most = count_args(self.spec)
@@ -97,17 +113,8 @@ local function bind(self, ...)
     if list[i] ~= nil then check.fail("[export] the program takes %d arguments, got %d", most, given) end
   end
   local leaves, spec = tree.flatten(list)
-  local function same(a, b)
-    if not a or not b then return a == b end
-    if #a.keys ~= #b.keys then return false end
-    for i, key in ipairs(a.keys) do
-      if key ~= b.keys[i] or not same(a[i], b[i]) then return false end
-    end
-    return true
-  end
-  if not same(spec, self.spec) then
-    check.fail("[export] the arguments are not of the form that was exported: %d values in tables like the example's "
-      .. "are expected, got %d", #self.leaves, #leaves)
+  if not tree.same(spec, self.spec) then
+    check.fail("[export] the arguments are not of the form that was exported: %s", difference(self.spec, spec, ""))
   end
   local tensors, dims = {}, {}
   for i, constant in ipairs(self.leaves) do
@@ -119,7 +126,7 @@ local function bind(self, ...)
       end
       check_input(self, input, v, dims)
       tensors[#tensors + 1] = v
-    elseif v ~= constant.value then
+    elseif v ~= constant.value and (v == v or constant.value == constant.value) then -- NaN is NaN here
       check.fail("[export] argument %d was %s when the program was exported, and is part of it; got %s", i,
         tostring(constant.value), tostring(v))
     end
@@ -127,10 +134,17 @@ local function bind(self, ...)
   return tensors, dims
 end
 
-local function results_of(self, ...)
+local function results_of(self, dims, ...)
   local flat, made = {}, { ... }
   for i, leaf in ipairs(self.program.results.leaves) do
-    if leaf.tensor then flat[i] = made[leaf.tensor] else flat[i] = leaf.constant end
+    local constant = leaf.constant
+    if leaf.tensor then
+      flat[i] = made[leaf.tensor]
+    elseif type(constant) == "table" then
+      flat[i] = sizes.evaluate(constant, dims)
+    else
+      flat[i] = constant
+    end
   end
   local out = tree.unflatten(flat, self.program.results.spec)
   return unpack(out, 1, table.maxn(out))
@@ -139,7 +153,7 @@ end
 --- Runs the program on arguments as the example's; other sizes where a dimension is dynamic.
 function Exported:__call(...)
   local tensors, dims = bind(self, ...)
-  return results_of(self, self.program:run(self.tensors, dims, tensors, self.device))
+  return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device))
 end
 
 -- Inputs of the example's sizes, whose elements nobody has set.
@@ -191,7 +205,7 @@ function Loaded:forward(...)
   local tensors, dims = bind(ep, ...)
   local state = {}
   for name, place in each(places) do state[name] = place.owner[place.key] end
-  return results_of(ep, ep.program:run(state, dims, tensors))
+  return results_of(ep, dims, ep.program:run(state, dims, tensors))
 end
 
 --- The program as a module, with its parameters and buffers by name: to train, to compile, to save a state dict of.
@@ -238,7 +252,7 @@ function Exported:decompose(set)
   for name, s in each(self.held) do state[name], names[records.key_of(s.tensor)] = s, name end
   local program, held = records.of(function(...)
     local tensors, dims = bind(self, ...)
-    return results_of(self, self.program:run(self.tensors, dims, tensors, self.device, set))
+    return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device, set))
   end, given, state, names, true)
   return Exported(program, held, self.spec, self.leaves)
 end
@@ -320,7 +334,7 @@ function Exported:__tostring()
   local ranges = {}
   for _, name in ipairs(tree.keys(self.program.dims)) do
     local r = self.program.dims[name]
-    ranges[#ranges + 1] = ("%s: %d to %s"):format(name, r.min, r.max or "any")
+    ranges[#ranges + 1] = ("%s: %d to %s"):format(name, r.min, r.max and ("%d"):format(r.max) or "any")
   end
   if #ranges > 0 then lines[#lines + 1] = "ranges: " .. table.concat(ranges, ", ") end
   local sig = self.signature

@@ -115,6 +115,16 @@ local function dims_of_tensor(where, t, spec, out)
   return list
 end
 
+-- Files and the names of values have room for keys that are texts and numbers.
+local function check_keys(spec, what)
+  for i, key in ipairs(spec and spec.keys or {}) do
+    if type(key) ~= "string" and (type(key) ~= "number" or key - key ~= 0) then
+      check.fail("[export] %s: tables have texts and numbers as keys, got %s", what, tostring(key))
+    end
+    check_keys(spec[i], what)
+  end
+end
+
 -- Walks the arguments and dynamic_shapes side by side, in the order of tree.flatten.
 local function collect(where, value, spec, out)
   if B.is_tensor(value) then
@@ -164,6 +174,7 @@ function M.inputs(fn, args, dynamic)
     collect(name, list[i], dynamic and (dynamic[i] or dynamic[name]), out)
   end
   out.leaves, out.spec = tree.flatten(list)
+  check_keys(out.spec, "arguments")
   return out
 end
 
@@ -296,6 +307,7 @@ local function body(fn, given, results)
     for _, i in ipairs(given.spec.keys) do n = math.max(n, i) end
     local flat, spec = tree.flatten({ moth.no_grad(fn, unpack(tree.unflatten(leaves, given.spec), 1, n)) })
     local kept = {}
+    check_keys(spec, "results")
     results.spec, results.leaves = spec, {}
     for i, leaf in ipairs(flat) do
       local kind = type(leaf)
@@ -593,6 +605,28 @@ function merge_records(records, about)
   return out
 end
 
+-- What the function returns: tables of the same keys, whose ends are tensors, constants, or numbers that sizes tell.
+local function merge_results(records, about)
+  local out = records[1].results
+  local node = { op = "the function", at = "what it returns" }
+  for i = 2, #records do
+    local other = records[i].results
+    local same = tree.same(out.spec, other.spec)
+    for k, leaf in ipairs(out.leaves) do same = same and leaf.tensor == other.leaves[k].tensor end
+    if not same then
+      check.fail("[%s] the number or the keys of the results depend on a size: they differ with %s and with %s", WHERE,
+        point_text(about.points[1]), point_text(about.points[i]))
+    end
+  end
+  for k, leaf in ipairs(out.leaves) do
+    if not leaf.tensor then
+      local list = {}
+      for i, record in ipairs(records) do list[i] = record.results.leaves[k].constant end
+      leaf.constant = merge(list, node, "value " .. k, about)
+    end
+  end
+end
+
 local holds_at
 
 -- Whether a value of a program is that of a record at these sizes.
@@ -623,7 +657,12 @@ function holds_at(program, record, dims, state)
       if not is_at(a.args[j], b.args[j], dims, state) then return false end
     end
   end
-  return true
+  local results = program.results.leaves or {} -- those of branches are tensors
+  for k, leaf in ipairs(results) do
+    local other = record.results.leaves[k] or {}
+    if leaf.tensor ~= other.tensor or not is_at(leaf.constant, other.constant, dims, state) then return false end
+  end
+  return #results == #(record.results.leaves or {})
 end
 
 -- The sizes below the example's, from `first` on, at which the program is not that of the example: the largest of them
@@ -685,8 +724,10 @@ function M.of(fn, given, state, names, any_one)
   end
   local program = M.at_sizes(given, record, function(records, points, dim_names, follow)
     if #records == 1 then return records[1] end
-    return merge_records(records, { points = points, names = dim_names, ranges = given.dims, state = state,
-      follow = follow })
+    local about = { points = points, names = dim_names, ranges = given.dims, state = state, follow = follow }
+    local merged = merge_records(records, about)
+    merge_results(records, about)
+    return merged
   end, function(message, point, example)
     if point == example then error(message, 0) end
     check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
