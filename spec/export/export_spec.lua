@@ -342,6 +342,17 @@ describe("moth.export", function()
     fails("there is no op 'nope'", ep.decompose, ep, { nope = true })
   end)
 
+  it("decompose does not settle what strides decide #quick", function()
+    local x = moth.randn(4, 6)
+    for _, f in ipairs { function(t) return t:reshape(-1) end, function(t) return t:unfold(1, 2, 1) end,
+      function(t) return t:contiguous():view(2, -1) end } do
+      local ep = moth.export(f, { moth.randn(6, 4) }):decompose()
+      same({ f(x:t()) }, { ep(x:t()) })
+    end
+    local z = moth.randn(3, 3):to(moth.complex64)
+    same({ moth.linalg.matrix_rank(z) }, { moth.export(moth.linalg.matrix_rank, { z }):decompose()(z) })
+  end)
+
   it("decompose keeps positions: ops that count them from 0 within are recorded from 1 #quick", function()
     local rows, values = moth.tensor { 1, 3, 5, 7 }, moth.tensor { 0, 3.5, 8, 5 }
     local ep = moth.export(function(s, v) return moth.searchsorted(s, v), moth.quantile(v, 0.3) end, { rows, values })

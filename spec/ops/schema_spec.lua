@@ -155,7 +155,7 @@ describe("the op table", function()
       "pointwise has no join" },
     { "an unknown join", "reduce", "amax", 'join = "max"', 'join = "mxa"', "join = mxa: expected one of" },
     { "a decomposition of unknown ops", "nn", "softmax", "e = exp(", "e = epx(", "decompose: 'epx' is no argument" },
-    { "a decomposition of too few results", "norm", "native_rms_norm", "self * r), r]]", "self * r)]]",
+    { "a decomposition of too few results", "norm", "native_rms_norm", "self), r]]", "self)]]",
       "decompose gives 1 values, there should be 2" },
     { "a loop with unknown names", "create", "tril", "load(self, out)", "laod(self, out)",
       "loop: 'laod' is no argument or function of a loop" },

@@ -40,14 +40,14 @@ return {
   keep = true, -- the kernel never makes the whole matrix of weights
   decompose = [[
     local s = attention_scores(query, key, attn_mask, is_causal, scale)
-    local top = amax(s, list(-1), true)
+    local top = when(equal(key.shape[2], 0), sum(s, list(-1), true), amax(s, list(-1), true))
     local shift = where(eq(top, -inf), 0, top) -- a row that sees nothing
     local e = exp(s - shift)
     local total = sum(e, list(-1), true)
     local none_seen = eq(total, 0)
     local y = matmul(e / where(none_seen, 1, total), as_heads(value, query))
     local lse = where(none_seen, inf, log(where(none_seen, 1, total)) + shift)
-    return y, squeeze(lse, -1), zeros_of(query, list(2), dtype_named("int64"))]],
+    return y, to(squeeze(lse, -1), working(query)), zeros_of(query, list(2), dtype_named("int64"))]],
   grad = {
     ["query, key, value"] = "attention(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
       dropout_p, is_causal, scale)",

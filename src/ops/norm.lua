@@ -27,12 +27,12 @@ return {
   out = { "*L *D", "*L (ones_n(dims)) : working(self)", "*L (ones_n(dims)) : working(self)" },
   check = { has_dims },
   decompose = [[
-    local over = range(self.ndim - dims, self.ndim)
-    local m = mean(self, over, true)
-    local c = self - m
+    local over, x = range(self.ndim - dims, self.ndim), as(self, working(self))
+    local m = mean(x, over, true)
+    local c = x - m
     local r = rsqrt(mean(square(c), over, true) + eps)
     local y = when(given(weight), c * r * weight, c * r)
-    return when(given(bias), y + bias, y), m, r]],
+    return narrowed(when(given(bias), y + bias, y), self), m, r]],
   grad = { ["self, weight, bias"] = layer },
   reference = "native_layer_norm",
   samples = {
@@ -99,8 +99,9 @@ return {
   out = { "*L *D", "*L (ones_n(dims)) : working(self)" },
   check = { has_dims },
   decompose = [[
-    local r = rsqrt(mean(square(self), range(self.ndim - dims, self.ndim), true) + eps)
-    return when(given(weight), self * r * weight, self * r), r]],
+    local x = as(self, working(self))
+    local r = rsqrt(mean(square(x), range(self.ndim - dims, self.ndim), true) + eps)
+    return narrowed(when(given(weight), x * r * weight, x * r), self), r]],
   grad = { ["self, weight"] = rms },
   reference = "native_rms_norm",
   samples = { "randn(4,5), rand(5), 1, 1e-5", "randn(2,3,4), nil, 2, 1e-5" },
@@ -157,17 +158,19 @@ return {
   dims = { self = "N C * : float", weight = "C : float", bias = "C : float" },
   out = { "N C *", "N groups : working(self)", "N groups : working(self)" }, check = { divisible },
   decompose = [[
-    local x = reshape(self, list(self.shape[0], groups, -1))
+    local size = floor_divide(product(drop_n(self.shape, 1)), groups)
+    local x = reshape(as(self, working(self)), list(self.shape[0], groups, size))
     local m = mean(x, list(2), true)
     local c = x - m
     local r = rsqrt(mean(square(c), list(2), true) + eps)
     local y = reshape(c * r, self.shape)
     local scaled = when(given(weight), y * by_channel(weight, self), y)
-    return when(given(bias), scaled + by_channel(bias, self), scaled), squeeze(m, 2), squeeze(r, 2)]],
+    return narrowed(when(given(bias), scaled + by_channel(bias, self), scaled), self), squeeze(m, 2), squeeze(r, 2)]],
   grad = { ["self, weight, bias"] = group },
   reference = "native_group_norm",
   samples = {
     "randn(2,4,3), rand(4), randn(4), 2, 1e-5", "randn(3,6), nil, nil, 2, 1e-5", "randn(2,4,2,3), rand(4), nil, 4, 1e-5",
+    "randn(0,4,3), rand(4), randn(4), 2, 1e-5",
   },
   errors = {
     { "randn(2,3), nil, nil, 2, 1e-5", "divisible" }, { "randn(2,4), rand(3), nil, 2, 1e-5", "weight must have the shape" },
@@ -187,7 +190,7 @@ return {
     { "equal(rstd.numel, N * groups)", "rstd must have {N * groups} elements, got {rstd.numel}" },
   },
   decompose = [[
-    local grouped = list(self.shape[0], groups, -1)
+    local grouped = list(self.shape[0], groups, floor_divide(product(drop_n(self.shape, 1)), groups))
     local m, r = unsqueeze(mean, -1), unsqueeze(rstd, -1)
     local normal = (reshape(self, grouped) - m) * r
     local g = reshape(when(given(weight), grad_output * by_channel(weight, self), grad_output), grouped)
@@ -229,13 +232,13 @@ return {
       "expected more than 1 value per channel when training, got the shape {self.shape} with one" },
   },
   decompose = [[
-    local over = join(list(0), range(2, self.ndim))
-    local m = when(training, mean(self, over), running_mean)
-    local c = self - by_channel(m, self)
-    local r = rsqrt(when(training, mean(square(c), over), running_var) + eps)
+    local over, x = join(list(0), range(2, self.ndim)), as(self, working(self))
+    local m = when(training, mean(x, over), as(running_mean, working(self)))
+    local c = x - by_channel(m, self)
+    local r = rsqrt(when(training, mean(square(c), over), as(running_var, working(self))) + eps)
     local y = c * by_channel(r, self)
     local scaled = when(given(weight), y * by_channel(weight, self), y)
-    return when(given(bias), scaled + by_channel(bias, self), scaled), m, r]],
+    return narrowed(when(given(bias), scaled + by_channel(bias, self), scaled), self), m, r]],
   update = { "running_mean, running_var", [[
     local over, n = join(list(0), range(2, self.ndim)), self.numel / self.shape[1]
     local m = mean(self, over)

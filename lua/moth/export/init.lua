@@ -211,21 +211,25 @@ end
 --- The program as a module, with its parameters and buffers by name: to train, to compile, to save a state dict of.
 function Exported:module() return Loaded(self) end
 
--- Whether an op's record says what it is made of.
-local function has_parts(op)
+-- Whether an op's record says what it is made of. settled: whatever the strides of its arguments, which differ from
+-- call to call.
+local function has_parts(op, settled)
   local record = ops.get(op)
-  return record ~= nil and (record.decompose ~= nil or record.expr ~= nil)
+  local parts = record and (record.decompose or record.expr)
+  return parts ~= nil and not (settled and (parts:find("viewable(", 1, true) or parts:find("is_contiguous(", 1, true)
+    or parts:find(".stride[", 1, true)))
 end
 
 --- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md);
--- left out: of all that are made of others, until none is left.
+-- left out: of all that are made of others, until none is left but reshape, contiguous and unfold: what they are made
+-- of depends on strides.
 function Exported:decompose(set)
   if set == nil then
     local ep = self
     for _ = 1, 8 do
       local missing = {}
       for node in ep.program:calls() do
-        if has_parts(node.op) then missing[node.op] = true end
+        if has_parts(node.op, true) then missing[node.op] = true end
       end
       if next(missing) == nil then break end
       ep = ep:decompose(missing)

@@ -237,7 +237,8 @@ local function same_list(a, b)
   return true
 end
 
-local epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 }
+local epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7, complex128 = 2 ^ -52,
+  complex64 = 2 ^ -23 }
 
 -- The value of a node from the values of its arguments; `when`, ops and leaves are handled below.
 local rules = {
