@@ -99,7 +99,7 @@ local function difference(expected, given, path)
     local k = known[key]
     if not k then return ("argument %s is missing"):format(at(key)) end
     known[key] = nil
-    if not tree.same(expected[i], given[k]) then return difference(expected[i], given[k], at(key)) end
+    if not records.same_structure(expected[i], given[k]) then return difference(expected[i], given[k], at(key)) end
   end
   return ("argument %s was not in the example"):format(at(next(known)))
 end
@@ -113,7 +113,7 @@ local function bind(self, ...)
     if list[i] ~= nil then check.fail("[export] the program takes %d arguments, got %d", most, given) end
   end
   local leaves, spec = tree.flatten(list)
-  if not tree.same(spec, self.spec) then
+  if not records.same_structure(spec, self.spec) then
     check.fail("[export] the arguments are not of the form that was exported: %s", difference(self.spec, spec, ""))
   end
   local tensors, dims = {}, {}

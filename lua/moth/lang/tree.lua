@@ -47,16 +47,6 @@ function M.flatten(tree)
   return list, visit(tree, list, {})
 end
 
---- Whether two structures, specs of flatten, are one.
-function M.same(a, b)
-  if not a or not b then return a == b end
-  if #a.keys ~= #b.keys then return false end
-  for i, key in ipairs(a.keys) do
-    if key ~= b.keys[i] or not M.same(a[i], b[i]) then return false end
-  end
-  return true
-end
-
 local function build(spec, list, at)
   if not spec then
     if list[at] == nil then check.fail("tree.unflatten: the list ends at %d; the tree has more ends", at - 1) end
