@@ -232,7 +232,7 @@ describe("moth.export", function()
       { moth.rand(5, 3) })
   end)
 
-  it("results beside tensors: constants, and numbers that sizes tell; their tables do not depend on sizes #M418", function()
+  it("results beside tensors: constants, numbers that sizes tell, in tables that sizes do not #M418", function()
     local both = { dynamic_shapes = { { "b", "t" } } }
     local function f(x, n) return x, { rows = x:size(1), all = x:numel(), mean = 1 / x:size(2), n = n }, -1 / 0 end
     local ep = moth.export(f, { moth.ones(3, 4), 0 / 0 }, both)

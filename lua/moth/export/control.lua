@@ -7,6 +7,7 @@
 -- its own, and the call is one of an op that is defined for that time.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local class = require "moth.class"
 local records = require "moth.export.record"
 local programs = require "moth.export.program"
 local library = require "moth.library"
@@ -15,7 +16,7 @@ local M = {}
 
 local function checked(where, list, ...)
   if B.is_tensor(list) or type(list) ~= "table" then
-    check.fail("[%s] expected a list of tensors as operands, got %s", where, type(list))
+    check.fail("[%s] expected a list of tensors as operands, { x }, got %s", where, class.name(list))
   end
   for i = 1, #list do
     if not B.is_tensor(list[i]) then
