@@ -62,8 +62,11 @@ function M.load(options)
   local ep = moth.export.load(options.path, options.device and { map_location = options.device } or {})
   local sig = ep.signature
   local names, batch = ep.program:result_names "y", batch_of(sig)
-  if #ep.program.results.leaves ~= #sig.outputs then
-    check.fail("[serve] %s gives values that are no tensors: export a function that gives tensors alone", options.path)
+  for _, leaf in ipairs(ep.program.results.leaves) do
+    if not leaf.tensor then
+      check.fail("[serve] %s gives %s among its results: export a function that gives tensors alone", options.path,
+        tostring(leaf.constant))
+    end
   end
   local out = { platform = "moth_export", inputs = {}, outputs = {} }
   for i, input in ipairs(sig.inputs) do
