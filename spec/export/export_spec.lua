@@ -78,6 +78,19 @@ describe("moth.export", function()
     same(module:state_dict()["0.weight"], module["0"].weight:detach())
   end)
 
+  it("prune takes out calls that make what nothing reads, but not writes and draws", function()
+    local program = moth.export(function(x)
+      local y, _ = x * 2, x:exp():sum()
+      y:t():add_(1)
+      moth.rand(2)
+      return y
+    end, { moth.randn(2, 2) }).program
+    program:prune()
+    local left = {}
+    for i, node in ipairs(program.nodes) do left[i] = node.op end
+    assert.equal("mul t add_ rand", table.concat(left, " "))
+  end)
+
   it("follows sizes: sums, products, quotients, roots #M418", function()
     agrees(function(x, y)
       local b, t = x:size(1), x:size(2)

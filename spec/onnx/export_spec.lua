@@ -146,10 +146,59 @@ describe("moth.onnx.export", function()
     fails("writes to x", function(x) return x:relu_() end, moth.randn(3), path)
     fails("another view", function(x)
       local y = x + 1
-      local row = y:select(1, 1)
-      row:mul_(2)
+      y:diagonal():mul_(2)
       return y:sum()
     end, moth.randn(3, 3), path)
+    fails("reshape at .*: use the op without _", function(x)
+      local y = (x + 1):t()
+      y:reshape(-1):mul_(2)
+      return y:sum()
+    end, moth.randn(3, 3), path)
+    local buffer = moth.zeros(3)
+    fails("writes to constant_1, which is not", function(x) return x + buffer:view(3):add_(1) end, moth.randn(3), path)
+  end)
+
+  it("what shows the memory that was written to gets its new value", function()
+    local function agrees(fn, x, more)
+      local dynamic = more and { [1] = { [1] = moth.Dim("n", { min = 3 }) } }
+      moth.onnx.export(fn, { x }, path, { dynamic_shapes = dynamic })
+      local session = moth.onnx.InferenceSession(path)
+      for _, given in ipairs { x, more } do
+        local wanted, name = { fn(given) }, session:get_inputs()[1].name
+        for i, y in ipairs(session:run(nil, { [name] = given })) do
+          assert.is_true(moth.equal(wanted[i], y), ("result %d: %s"):format(i, tostring(y)))
+        end
+      end
+    end
+    agrees(function(x)
+      local y = x:clone()
+      y[1] = 0
+      y[{ {}, 2 }] = x[1][2]
+      y[{ { 2, 3 } }] = 1.5
+      y[y:lt(0)] = 0
+      y:t():add_(1)
+      y[{ {}, { -2, -1 } }]:zero_()
+      return y, x
+    end, moth.randn(4, 5), moth.randn(6, 5))
+    agrees(function(x)
+      local y, z = x * 2, moth.zeros(4, 2, 3)
+      local a, b = unpack(y:chunk(2))
+      a:add_(b)
+      z:select(2, -1):copy_(y)
+      z:permute(3, 1, 2)[2]:mul_(3)
+      y:view(2, 6):unsqueeze(2)[1]:sub_(a[1][1])
+      local row, same = y:select(1, 2), y:detach()
+      row:relu_():add_(1)
+      y:fill_(2)
+      return y, z, a, b, row, same, y:t():add_(1), y
+    end, moth.randn(4, 3))
+    agrees(function(x)
+      local y = x:sum(1, true)
+      local wide, i = y:expand(4, 3), moth.arange(3)
+      y:add_(1)
+      i:mul_(2):narrow(1, 2, 2):add_(1)
+      return wide, i
+    end, moth.randn(4, 3))
   end)
 
   it("elements above a number of bytes go into a file beside it #quick", function()

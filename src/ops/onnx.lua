@@ -165,6 +165,8 @@ return {
   arange = "Range(num(start, out.dtype), num(stop, out.dtype), num(step, out.dtype))",
   eye = "constant_of('eye', n, m)",
   zeros = "full(0, size)", ones = "full(1, size)", full = "full(value, size)", empty = "full(0, size)",
+  fill_ = "Expand(to(value, out.dtype), shape(out.shape))", zero_ = "full(0, out.shape)",
+  copy_ = "Expand(to(src, out.dtype), shape(out.shape))",
   zeros_like = "full(0, out.shape)", ones_like = "full(1, out.shape)", full_like = "full(value, out.shape)",
   -- by index
   embedding = "Gather(weight, index, { axis = 0 })", index_select = "Gather(self, index, { axis = dim })",

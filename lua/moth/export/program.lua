@@ -206,8 +206,7 @@ function Program:prune()
   for i = #self.nodes, 1, -1 do
     local node = self.nodes[i]
     local facts = B.op_facts(node.op)
-    local pure = facts and (facts.kind == "pointwise" or facts.kind == "view") and not node.into
-      and not node.op:find("_$")
+    local pure = facts and facts.drops and not facts.draws and not node.into
     local used = not pure
     for _, name in ipairs(node.out) do used = used or read[name] end
     if used then

@@ -10,6 +10,7 @@ local check = require "moth.utils.check"
 local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
 local rules = require "moth.onnx.rules"
+local writes = require "moth.onnx.writes"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
 local sizes = require "moth.export.sizes"
@@ -348,9 +349,10 @@ end
 
 -- The nodes of a program that another one calls, for these values: they go to the list `nodes`. Returns its results.
 function Writer:inlined(program, given, nodes)
-  local own = setmetatable({ program = program, nodes = nodes, root = {}, values = setmetatable({},
-    { __index = self.values }), dims = setmetatable({}, { __index = self.dims }), moved = setmetatable({},
-    { __index = self.moved }) }, { __index = self })
+  local function over(t) return setmetatable({}, { __index = t }) end
+  local own = over(self)
+  own.program, own.nodes, own.root, own.links, own.family = program, nodes, {}, {}, {}
+  own.values, own.dims, own.moved = over(self.values), over(self.dims), over(self.moved)
   for i, input in ipairs(program.inputs) do own.values[input.name] = given[i] end
   for i, node in ipairs(program.nodes) do own:call(node, i) end
   local results = {}
@@ -430,9 +432,8 @@ function Writer:control(node)
   for i, meta in ipairs(node.metas) do self.values[node.out[i]] = rules.value(made[i], meta.dtype, meta.shape) end
 end
 
-function Writer:call(node, at)
-  if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
-  if controls[node.op] then return self:control(node) end
+-- Writes the nodes of a call of an op; its results stand for their values.
+function Writer:emit(node)
   local record = self.records[functional(node.op)]
   local rule = assert(loadstring("return " .. record.onnx:gsub("^composed%b()%s*or%s+", ""), OWN))
   setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
@@ -441,6 +442,9 @@ function Writer:call(node, at)
     local v = results[i]
     if v == nil then break end
     local made = rules.value(v.name, meta.dtype, meta.shape)
+    if v.dtype and v.dtype ~= meta.dtype and node.op:find "_$" then -- a write keeps the dtype
+      made.name = self:node("Cast", { v.name }, 1, { to = messages.code(meta.dtype) }, node.at)[1]
+    end
     if gives_index[node.op] == i then self.index[v.name] = true end
     if passes[node.op] and i == 1 then
       local from = node.args[1]
@@ -449,40 +453,13 @@ function Writer:call(node, at)
     end
     self.values[node.out[i]] = made
   end
-  self:written(node, at)
 end
 
--- Notes views, and calls that write to their first argument: from then on its name stands for the new value.
-function Writer:written(node, at)
-  local first = node.args[1]
-  if type(first) ~= "table" or first.kind ~= "value" and first.kind ~= "state" then return end
-  local root = self.root[first.name] or first.name
-  if passes[node.op] then self.root[node.out[1]] = root end
-  if functional(node.op) == node.op then return end
-  local program = self.program
-  local outside = first.kind == "state"
-  for _, input in ipairs(program.inputs) do outside = outside or input.name == root end
-  if outside then
-    refuse("%s (%s) writes to %s, which is not the program's own\nHINT: call :eval() before the export", node.op,
-      node.at, root)
-  end
-  local function other(v)
-    if type(v) ~= "table" then return false end
-    for i = 1, v.kind == "list" and v.n or 0 do
-      if other(v[i]) then return true end
-    end
-    return v.kind == "value" and v.name ~= first.name and (self.root[v.name] or v.name) == root
-  end
-  for i = at + 1, #program.nodes do
-    for k = 1, program.nodes[i].args.n do
-      if other(program.nodes[i].args[k]) then
-        refuse("%s (%s) writes to memory that another view shows at %s: use the op without _", node.op, node.at,
-          program.nodes[i].at)
-      end
-    end
-  end
-  self.values[first.name] = self.values[node.out[1]]
-  self.root[node.out[1]] = root
+function Writer:call(node, at)
+  if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
+  if controls[node.op] then return self:control(node) end
+  self:emit(node)
+  writes.call(self, node, at)
 end
 
 -- ---- the graph -----------------------------------------------------------------------------------
@@ -554,7 +531,7 @@ function M.model(ep, o)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
-    root = {}, records = all_records() }, Writer)
+    root = {}, links = {}, family = {}, records = all_records() }, Writer)
   for i, input in ipairs(program.inputs) do
     local name = self:fresh(o.input_names and o.input_names[i] or input.name)
     local shape = {}
