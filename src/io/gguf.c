@@ -122,7 +122,8 @@ bool moth_gguf_plain(uint32_t type, MothDType *dtype) {
 static int64_t bytes_of(uint32_t type, int64_t *unit) {
   MothDType dtype;
   *unit = 1;
-  return moth_gguf_plain(type, &dtype) ? (int64_t)moth_dtype_size(dtype) : moth_gguf_block(type, unit);
+  return moth_gguf_plain(type, &dtype) ? (int64_t)moth_dtype_size(dtype)
+                                       : moth_gguf_block(type, unit);
 }
 
 /* begin and end are counted from the first tensor's place, which is not known yet. */
@@ -141,7 +142,7 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
     const char *name = moth_gguf_type_name(type);
     return moth_fail(MOTH_ERR_VALUE,
                      "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, F64, I8 to I64, "
-                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K are supported\n"
+                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS are supported\n"
                      "HINT: take the model's file of one of these, or convert it by llama.cpp's "
                      "llama-quantize",
                      (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown",

@@ -1,5 +1,5 @@
 /* Quantized blocks of GGUF as floats. Blocks of 32 elements have one float16 scale d (and in the "_1" types a least value
- * m); those of 256, the "K" types, have a float16 scale of small integer scales of 16 or 32 elements each. */
+ * m); those of 256, the "K" types and IQ4_XS, have a float16 scale of small integer scales of 16 or 32 elements each. */
 #include <string.h>
 
 #include "core/error.h"
@@ -130,17 +130,47 @@ static void q6_k(const uint8_t *b, float *y) {
   }
 }
 
+/* What 4 bits stand for in the types IQ4: the steps grow with the distance from 0. */
+static const int8_t uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                  1,    13,   25,  38,  53,  69,  89,  113};
+
+static void uneven_block(const uint8_t *q, float d, float *y) {
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)uneven[nibble(q, i)];
+}
+
+static void iq4_nl(const uint8_t *b, float *y) {
+  uneven_block(b + 2, half_at(b), y);
+}
+
+/* 8 scales of 6 bits, 32 taken away: their high 2 bits in 2 bytes, their low 4 in 4. */
+static void iq4_xs(const uint8_t *b, float *y) {
+  const uint8_t *high = b + 2, *low = b + 4, *q = b + 8;
+  float d = half_at(b);
+  for (int k = 0; k < LARGE / SMALL; k++) {
+    int scale = (low[k / 2] >> (k % 2 * 4) & 15) | (high[k / 4] >> (k % 4 * 2) & 3) << 4;
+    uneven_block(q + k * SMALL / 2, d * (float)(scale - 32), y + k * SMALL);
+  }
+}
+
 typedef struct Blocks {
   int64_t elements, bytes;
   void (*dequantize)(const uint8_t *block, float *out);
 } Blocks;
 
 static const Blocks blocks[] = {
-    [MOTH_GGUF_TENSOR_Q4_0] = {SMALL, 18, q4_0},  [MOTH_GGUF_TENSOR_Q4_1] = {SMALL, 20, q4_1},
-    [MOTH_GGUF_TENSOR_Q5_0] = {SMALL, 22, q5_0},  [MOTH_GGUF_TENSOR_Q5_1] = {SMALL, 24, q5_1},
-    [MOTH_GGUF_TENSOR_Q8_0] = {SMALL, 34, q8_0},  [MOTH_GGUF_TENSOR_Q2_K] = {LARGE, 84, q2_k},
-    [MOTH_GGUF_TENSOR_Q3_K] = {LARGE, 110, q3_k}, [MOTH_GGUF_TENSOR_Q4_K] = {LARGE, 144, q4_k},
-    [MOTH_GGUF_TENSOR_Q5_K] = {LARGE, 176, q5_k}, [MOTH_GGUF_TENSOR_Q6_K] = {LARGE, 210, q6_k},
+    [MOTH_GGUF_TENSOR_Q4_0] = {SMALL, 18, q4_0},
+    [MOTH_GGUF_TENSOR_Q4_1] = {SMALL, 20, q4_1},
+    [MOTH_GGUF_TENSOR_Q5_0] = {SMALL, 22, q5_0},
+    [MOTH_GGUF_TENSOR_Q5_1] = {SMALL, 24, q5_1},
+    [MOTH_GGUF_TENSOR_Q8_0] = {SMALL, 34, q8_0},
+    [MOTH_GGUF_TENSOR_Q2_K] = {LARGE, 84, q2_k},
+    [MOTH_GGUF_TENSOR_Q3_K] = {LARGE, 110, q3_k},
+    [MOTH_GGUF_TENSOR_Q4_K] = {LARGE, 144, q4_k},
+    [MOTH_GGUF_TENSOR_Q5_K] = {LARGE, 176, q5_k},
+    [MOTH_GGUF_TENSOR_Q6_K] = {LARGE, 210, q6_k},
+    [MOTH_GGUF_TENSOR_IQ4_NL] = {SMALL, 18, iq4_nl},
+    [MOTH_GGUF_TENSOR_IQ4_XS] = {LARGE, 136, iq4_xs},
 };
 
 int64_t moth_gguf_block(uint32_t type, int64_t *elements) {
