@@ -173,12 +173,35 @@ end
 function M.read(tok, step)
   tok.steps_back = {}
   if step then add(tok, step) else guess(tok) end
+  -- Where no token's text depends on those behind it, and those in front matter to the first and to what is done to the
+  -- whole alone, texts of single tokens may be kept.
+  tok.by_token = true
+  for _, s in ipairs(tok.steps_back) do
+    tok.by_token = tok.by_token and s[1] ~= "suffix" and (not s.fused or s[1] == "strip")
+  end
 end
 
---- The text of a list of tokens, which it changes. inside: other tokens stand in front, bytes stay as they are.
-function M.run(tok, list, inside)
-  for _, step in ipairs(tok.steps_back) do list = run[step[1]](list, step, inside) end
+local function all(tok, list, inside, fused)
+  for _, step in ipairs(tok.steps_back) do
+    if fused == nil or (step.fused or false) == fused then list = run[step[1]](list, step, inside) end
+  end
   return table.concat(list)
+end
+
+--- The text of a token with others in front of it; bytes stay as they are.
+function M.inside(tok, token) return all(tok, { token }, true) end
+
+--- The text of n ids in a list.
+function M.text(tok, ids, n)
+  if n == 0 then return "" end
+  local list = {}
+  if not tok.by_token then
+    for k = 1, n do list[k] = tok.tokens[ids[k]] end
+    return all(tok, list)
+  end
+  list[1] = all(tok, { tok.tokens[ids[1]] }, false, false)
+  for k = 2, n do list[k] = tok:bytes(ids[k]) end
+  return all(tok, { table.concat(list) }, false, true)
 end
 
 return M

@@ -324,7 +324,7 @@ function Tokenizer:bytes(id)
   if not token then
     check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d", tostring(id), self.size_of_vocab)
   end
-  token = decoders.run(self, { token }, true)
+  token = decoders.inside(self, token)
   self.texts[id] = token
   return token
 end
@@ -333,16 +333,15 @@ end
 Tokenizer.decode = signature.method("data.Tokenizer:decode(Tensor|list ids, bool skip_special_tokens=false)",
 function(self, ids, skip)
   if moth.is_tensor(ids) then ids = ids:reshape(-1):totable() end
-  local back, list, n = self.steps_back, {}, 0
-  local alone = back[1] and back[1][1] == "bytes" and not back[2]
+  local kept, n = {}, 0
   for _, id in ipairs(ids) do
-    local text = self:bytes(id)
+    self:bytes(id) -- an error where there is none
     if not (skip and self.special[id]) then
       n = n + 1
-      list[n] = alone and text or self.tokens[id]
+      kept[n] = id
     end
   end
-  return alone and table.concat(list) or decoders.run(self, list)
+  return decoders.text(self, kept, n)
 end)
 
 --- Texts as one tensor: int64 (N, longest), padded on the right with pad_id, cut to max_length; and a bool tensor, true
