@@ -125,6 +125,10 @@ describe("a model in a terminal", function()
     assert.equal(first, second)
     assert.matches("moth generate: there is no option %-%-strange\nusage:", output("generate --strange 1 x"))
     assert.matches("moth chat: %[models.load%] there is no file or folder /nowhere", output "chat /nowhere")
+    local args = ("--temperature 0 --max-tokens 24 --dtype moth.float32 %s '%s'"):format(folder, w.prompt)
+    assert.equal(w.text .. "\n", output("generate " .. args))
+    assert.equal("moth generate: cannot write: No space left on device\n",
+      output(("generate %s 2>&1 >/dev/full #"):format(args)))
   end)
 
   it("a chat at a terminal outlives Ctrl-C and questions that are too long; wrong options end it at once", function()

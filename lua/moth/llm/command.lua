@@ -74,7 +74,8 @@ end
 local function write(pieces)
   for piece in pieces do
     io.write(piece)
-    io.flush()
+    local ok, why = io.flush()
+    if not ok then error("cannot write: " .. tostring(why), 0) end -- a full disk, a reader that left
   end
   io.write "\n"
 end
@@ -134,7 +135,8 @@ local function main(kind, words)
   end
   local moth = require "moth"
   if o.threads then moth.set_num_threads(o.threads) end
-  local model, tokenizer, info = moth.models.load(o.model, { device = o.device, dtype = o.dtype })
+  local model, tokenizer, info = moth.models.load(o.model, { device = o.device,
+    dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
   if not tokenizer then error(("%s has no tokenizer.json"):format(o.model), 0) end
   if kind == "chat" then
     chat(model, tokenizer, info, o, words.host)
