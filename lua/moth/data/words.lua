@@ -263,15 +263,25 @@ function M.search(pattern, plain)
   return searches[key]
 end
 
---- A text with the matches of a pattern replaced.
-function M.replace(pattern, by, text)
-  local search, p, n, out, i, done = M.search(pattern), ffi.cast("const uint8_t *", text), #text, {}, 0, 0
+-- Calls f(first, end) for the matches in n bytes at p. An empty one right behind another does not count.
+local function each_match(search, p, n, f)
+  local i, stop = 0, -1
   while i <= n do
     local first, last = search(p, i, n)
     if not first then break end
-    out[#out + 1], out[#out + 2] = text:sub(done + 1, first), by
-    done, i = last, last > first and last or last + 1
+    if last > first or first ~= stop then f(first, last) end
+    i, stop = last, last
+    if last == first then i = first < n and select(2, decode(p, first, n)) or n + 1 end
   end
+end
+
+--- A text with the matches of a pattern replaced.
+function M.replace(pattern, by, text)
+  local out, done, p = {}, 0, ffi.cast("const uint8_t *", text)
+  each_match(M.search(pattern), p, #text, function(first, last)
+    out[#out + 1], out[#out + 2] = text:sub(done + 1, first), by
+    done = last
+  end)
   out[#out + 1] = text:sub(done + 1)
   return table.concat(out)
 end
@@ -319,20 +329,15 @@ function joins.Contiguous(parts)
 end
 M.joins = joins
 
---- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }.
+--- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }, some of
+-- them empty.
 function M.split(step, p, n)
-  local search, parts, i, done = M.search(step[2], step[3]), {}, 0, 0
-  while i <= n do
-    local first, last = search(p, i, n)
-    if not first then break end
-    if last > first then
-      if first > done then parts[#parts + 1] = { done, first, step[5] } end
-      parts[#parts + 1] = { first, last, not step[5] }
-      done, i = last, last
-    else -- an empty match cuts nothing
-      i = first + 1
-    end
-  end
+  local parts, done = {}, 0
+  each_match(M.search(step[2], step[3]), p, n, function(first, last)
+    if first > done then parts[#parts + 1] = { done, first, step[5] } end
+    parts[#parts + 1] = { first, last, not step[5] }
+    done = last
+  end)
   if done < n then parts[#parts + 1] = { done, n, step[5] } end
   return joins[step[4]](parts)
 end
