@@ -329,8 +329,8 @@ function joins.Contiguous(parts)
 end
 M.joins = joins
 
---- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }, some of
--- them empty.
+--- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }, some
+-- of them empty.
 function M.split(step, p, n)
   local parts, done = {}, 0
   each_match(M.search(step[2], step[3]), p, n, function(first, last)
