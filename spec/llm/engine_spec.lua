@@ -100,6 +100,28 @@ describe("the engine of language models #M430", function()
     local body = cjson.decode(r.body)
     assert.equal(w.text, body.choices[1].text)
     assert.equal(#w.ids, body.usage.prompt_tokens)
+    local function ask(prompt, n)
+      r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = prompt, max_tokens = 5, seed = 3, n = n })
+      local answer, texts = cjson.decode(r.body), {}
+      for i, choice in ipairs(answer.choices) do texts[i] = choice.text end
+      return texts, answer.usage
+    end
+    local first, used = ask("It is", 2)
+    local second, used_too = ask({ 5, 7, 9 }, 2)
+    local both, used_by_both = ask({ "It is", { 5, 7, 9 } }, 2) -- several prompts in one request
+    assert.same({ first[1], first[2], second[1], second[2] }, both)
+    assert.equal(used.total_tokens + used_too.total_tokens, used_by_both.total_tokens)
+    r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = { "a", { 5, 500 } } })
+    assert.equal(400, r.status)
+    assert.matches("prompt[1][1]: there is no token 500", r.body, 1, true)
+    r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = { "a", "b", "c" }, n = 16, stream = true,
+      max_tokens = 2, seed = 1 })
+    assert.equal(48, select(2, r.body:gsub('"finish_reason":"length"', "")))
+    local list = {}
+    for i = 1, 129 do list[i] = "a" end
+    r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = list })
+    assert.equal(400, r.status)
+    assert.matches("at most 128 answers", r.body)
     r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = { 5, 500 } })
     assert.equal(400, r.status)
     assert.matches("there is no token 500", r.body)

@@ -78,7 +78,7 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     assert.equal(200, first.status, first.body)
     local status, out = post("/v1/completions", { model = "echo", prompt = { { 1, "x" } } })
     assert.equal(400, status)
-    assert.equal("prompt[1]", out.error.param)
+    assert.equal("prompt[0][1]", out.error.param)
     assert.equal("echo", cjson.decode(server:get("/v1/models/echo").body).id)
     local missing = server:get "/v1/models/none"
     assert.equal(404, missing.status)

@@ -45,7 +45,23 @@ local function refuse(...) error("[llm] " .. (...):format(select(2, ...)), 0) en
 -- Without the place that raised it, and with the field as the client knows it.
 local function told(message) return (tostring(message):gsub("^[^%[\n]-:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
 
-local function prompt_of(self, r)
+-- The ids of a prompt, a text or ids from 0.
+local function prompt_ids(self, prompt, name)
+  if type(prompt) == "string" then
+    local ids = self.tokenizer:encode(prompt, true)
+    if #ids == 0 then refuse("%s is empty", name) end
+    return ids
+  end
+  local ids, V = {}, self.model.config.vocab_size
+  for i, id in ipairs(prompt) do
+    if id >= V then refuse("%s[%d]: there is no token %d; the last one is %d", name, i - 1, id, V - 1) end
+    ids[i] = id + 1
+  end
+  return ids
+end
+
+-- A list of prompts' ids, and texts at which the answers end.
+local function prompts_of(self, r)
   if r.kind == "chat" then
     local ok, ids, stop = pcall(function()
       self.talk = self.talk or template.of(self.template, { tokenizer = self.tokenizer, where = "llm" })
@@ -53,19 +69,12 @@ local function prompt_of(self, r)
     end)
     if not ok then refuse("%s", told(ids)) end
     if #ids == 0 then refuse("the chat template makes no text of these messages") end
-    return ids, stop
+    return { ids }, stop
   end
-  if type(r.prompt) == "string" then
-    local ids = self.tokenizer:encode(r.prompt, true)
-    if #ids == 0 then refuse("the prompt is empty") end
-    return ids, {}
-  end
-  local ids, V = {}, self.model.config.vocab_size
-  for i, id in ipairs(r.prompt) do -- from 0 on the wire
-    if id >= V then refuse("prompt[%d]: there is no token %d; the last one is %d", i - 1, id, V - 1) end
-    ids[i] = id + 1
-  end
-  return ids, {}
+  if not r.prompts then return { prompt_ids(self, r.prompt, "prompt") }, {} end
+  local list = {}
+  for i, prompt in ipairs(r.prompts) do list[i] = prompt_ids(self, prompt, ("prompt[%d]"):format(i - 1)) end
+  return list, {}
 end
 
 local function top_of(tokenizer, logits, id, many)
@@ -82,19 +91,24 @@ local APART = 11400714819 -- between the seeds of a request's choices, so that t
 
 --- Takes a request of openai.lua; what it raises goes to the client.
 function Engine:add(id, r)
-  local ids, stop = prompt_of(self, r)
+  local prompts, stop = prompts_of(self, r)
   for _, s in ipairs(r.stop or {}) do stop[#stop + 1] = s end
-  local all = { parts = {}, left = r.n or 1, prompt_tokens = #ids, completion_tokens = 0 }
+  local n = r.n or 1
+  local all = { parts = {}, left = #prompts * n, prompt_tokens = 0, completion_tokens = 0 }
   local most = math.min(self.model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
-  if #ids >= most then
-    refuse("a prompt of %d tokens: it must be shorter than %d, %s", #ids, most, most == self.model.max_length
-      and "the longest text of the model" or "for which there is memory (max_tokens of moth.serve.llm)")
+  for _, ids in ipairs(prompts) do
+    if #ids >= most then
+      refuse("a prompt of %d tokens: it must be shorter than %d, %s", #ids, most, most == self.model.max_length
+        and "the longest text of the model" or "for which there is memory (max_tokens of moth.serve.llm)")
+    end
+    all.prompt_tokens = all.prompt_tokens + #ids
   end
   for index = 0, all.left - 1 do
+    local ids = prompts[math.floor(index / n) + 1]
     local text, waiting = Text(self.tokenizer, stop), nil
     local o = generate.request(ids, r, self.info.eos, self.tokenizer, stop)
     o.max_tokens = math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
-    if r.seed then o.seed = (r.seed + index * APART) % 2 ^ 53 end
+    if r.seed then o.seed = (r.seed + index % n * APART) % 2 ^ 53 end
     o.owner = r.owner
     if r.logprobs then
       o.on_logits = function(logits, token) waiting = top_of(self.tokenizer, logits, token, r.logprobs) end

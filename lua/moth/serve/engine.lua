@@ -25,14 +25,14 @@
 --     object:state() -> { name = number }  -- for /metrics, may be nil: { blocks_used =, new_tokens_total =, … }
 --
 --   emit(id, piece) sends a part of an answer; the request is over with the piece that has done = true:
---     { index = 0 (which of n), text = "…" (whole UTF-8), tokens = its count,
+--     { index = 0 (which answer), text = "…" (whole UTF-8), tokens = its count,
 --       logprobs = { { token = "…", logprob = x, top = { { token, logprob } … } } … }, where they were asked for,
 --       finish_reason = "stop", "length" or "error", with an index's last piece,
 --       done = true, prompt_tokens = n, completion_tokens = n  -- with the request's last piece
 --       error = "…", status = 500 }        -- instead of all others: the request has failed
 --
--- request of (2): kind = "completion" or "chat"; prompt (a string or a list of token ids) or messages
--- { { role, content } }; max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
+-- request of (2): kind = "completion" or "chat"; prompt (a string or a list of token ids), prompts (a list
+-- of several: each has n answers, one prompt's behind the other's) or messages { { role, content } }; max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
 --
 -- Payloads. BATCH: u32 size of a JSON header, header, bytes of the tensors. The header has rows = { of each request },
 -- batched = whether their tensors are joined along the first dimension, inputs = { { dtype, shape } }. RESULT likewise:

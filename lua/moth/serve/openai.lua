@@ -51,17 +51,27 @@ local function stop(v, name)
   return list
 end
 
-local function prompt(v, name)
-  if type(v) == "string" then return text(v, name) end
+local function ids(v, name)
   if type(v) ~= "table" or #v == 0 then refuse(name, "expected a text or a list of token ids") end
-  if #v == 1 and type(v[1]) == "string" then return text(v[1], name) end
-  if #v == 1 and type(v[1]) == "table" and #v[1] > 0 then v = v[1] end
   for i, id in ipairs(v) do
     if type(id) ~= "number" or id < 0 or id >= 2 ^ 31 or id ~= math.floor(id) then
-      refuse(("%s[%d]"):format(name, i - 1), "expected a token id; several prompts are several requests")
+      refuse(("%s[%d]"):format(name, i - 1), "expected a token id")
     end
   end
   return v
+end
+
+local MOST = 128 -- answers to one request
+
+-- A list of prompts, each a text or ids.
+local function prompts(v, name)
+  if type(v) == "string" then return { text(v, name) } end
+  if type(v) ~= "table" or type(v[1]) ~= "string" and type(v[1]) ~= "table" then return { ids(v, name) } end
+  local out = {}
+  for i, one in ipairs(v) do
+    out[i] = (type(one) == "string" and text or ids)(one, ("%s[%d]"):format(name, i - 1))
+  end
+  return out
 end
 
 local function messages(v, name)
@@ -133,7 +143,7 @@ local common = {
   end,
 }
 local readers = {
-  completion = { prompt = prompt, logprobs = number(0, 20, true) },
+  completion = { prompt = prompts, logprobs = number(0, 20, true) },
   chat = { messages = messages, chat_template_kwargs = object, logprobs = boolean, top_logprobs = number(0, 20, true),
     max_completion_tokens = common.max_tokens },
 }
@@ -159,6 +169,11 @@ local function read(kind, body)
   if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
   out.top_logprobs, out.max_completion_tokens = nil, nil
   out.kind, out.n = kind, out.n or 1
+  local several = kind == "completion" and #out.prompt or 1
+  if several > 1 then out.prompts = out.prompt end
+  out.prompt = several == 1 and out.prompt and out.prompt[1] or nil
+  out.choices = out.n * several
+  if out.choices > MOST then refuse(needed, "at most %d answers are given to one request, not %d", MOST, out.choices) end
   return out
 end
 
@@ -275,7 +290,7 @@ end
 
 local function answer_whole(call, model, request, entry)
   local texts, logprobs, finish, waited = {}, {}, {}, {}
-  for i = 0, request.n - 1 do texts[i], logprobs[i] = {}, {} end
+  for i = 0, request.choices - 1 do texts[i], logprobs[i] = {}, {} end
   while true do
     local piece, status, why = next_piece(call, entry, waited)
     if not piece then
@@ -292,7 +307,7 @@ local function answer_whole(call, model, request, entry)
       note_tokens(call, model, piece)
       local out = envelope(request, false)
       out.usage, out.choices = usage_of(piece), {}
-      for i = 0, request.n - 1 do
+      for i = 0, request.choices - 1 do
         out.choices[i + 1] = choice(request, i, table.concat(texts[i]), request.logprobs and logprobs[i], finish[i])
       end
       return call:answer(200, encode(out))
