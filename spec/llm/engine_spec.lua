@@ -101,7 +101,8 @@ describe("the engine of language models #M430", function()
     assert.equal(w.text, body.choices[1].text)
     assert.equal(#w.ids, body.usage.prompt_tokens)
     local function ask(prompt, n)
-      r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = prompt, max_tokens = 5, seed = 3, n = n })
+      r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = prompt, n = n,
+        max_tokens = 5, seed = 3 })
       local answer, texts = cjson.decode(r.body), {}
       for i, choice in ipairs(answer.choices) do texts[i] = choice.text end
       return texts, answer.usage

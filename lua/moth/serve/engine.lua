@@ -32,7 +32,8 @@
 --       error = "…", status = 500 }        -- instead of all others: the request has failed
 --
 -- request of (2): kind = "completion" or "chat"; prompt (a string or a list of token ids), prompts (a list
--- of several: each has n answers, one prompt's behind the other's) or messages { { role, content } }; max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
+-- of several: each has n answers, one prompt's behind the other's) or messages { { role, content } };
+-- max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
 --
 -- Payloads. BATCH: u32 size of a JSON header, header, bytes of the tensors. The header has rows = { of each request },
 -- batched = whether their tensors are joined along the first dimension, inputs = { { dtype, shape } }. RESULT likewise:

@@ -173,7 +173,7 @@ local function read(kind, body)
   if several > 1 then out.prompts = out.prompt end
   out.prompt = several == 1 and out.prompt and out.prompt[1] or nil
   out.choices = out.n * several
-  if out.choices > MOST then refuse(needed, "at most %d answers are given to one request, not %d", MOST, out.choices) end
+  if out.choices > MOST then refuse(needed, "at most %d answers to one request, not %d", MOST, out.choices) end
   return out
 end
 
