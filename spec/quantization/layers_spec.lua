@@ -70,6 +70,21 @@ describe("quantization of layers", function()
     assert.is_true(q.sqnr(m(x), q.quantize_dynamic(m)(x)) > 35)
   end)
 
+  it("whose sums have more products than int32 holds stay float, but for 4 bits", function()
+    local m = nn.Sequential(nn.Linear(65537, 1), nn.Linear(1, 2)):eval()
+    local x = moth.ones(1, 65537)
+    m.qconfig = q.get_default_qconfig()
+    local p = q.prepare(m)
+    p(x)
+    for _, c in ipairs { q.convert(p), q.quantize_dynamic(m), q.quantize_weights(m, { bits = 8 }) } do
+      assert.equal("Linear", c[1].__name)
+      assert.same({ 1, 2 }, c(x):size())
+    end
+    assert.equal("Int4Linear", q.quantize_weights(m)[1].__name)
+    local w, scale = q.int4_weight(moth.randn(3, 6), 32)
+    assert.error_matches(function() q.dequantize_int4(w:float(), scale, 32, 6) end, "expected bytes %(uint8%) of 3")
+  end)
+
   it("embeddings in training give the row padding_idx no gradient", function()
     local m = nn.Sequential(nn.Embedding(5, 3, { padding_idx = 2 }), nn.Linear(3, 2))
     m.qconfig = q.get_default_qat_qconfig()

@@ -48,7 +48,8 @@ local function configured(where, model)
   end
   if #list == 0 then
     check.fail("[%s] there is no layer to quantise in %s%s", where, model.__name, is_done(model) and already
-      or ": no Linear, Embedding, nor Conv1d or Conv2d that pads with zeros on both sides alike")
+      or ": no Linear, Embedding, nor Conv1d or Conv2d that pads with zeros on both sides alike, of sums of \z
+        at most 65536 products")
   end
   return list
 end
@@ -141,11 +142,11 @@ M.convert = signature("quantization.convert(Module model)", function(model)
   return clone(model, seen):eval()
 end)
 
--- A copy in which layers of these classes, { [class] = true }, are replaced by make(layer, spec).
-local function replace_kinds(model, set, keep, make)
+-- A copy in which layers of these classes, { [class] = true }, are replaced by make(layer, spec), of so many bits.
+local function replace_kinds(model, set, keep, bits, make)
   local seen, n = {}, 0
   for path, m in model:named_modules() do
-    local spec = set[specs.class_of(m)] and not keep(path) and specs.of(m)
+    local spec = set[specs.class_of(m)] and not keep(path) and specs.of(m, bits)
     if spec then
       spec.path, spec.last = path, path
       seen[m], n = hooks.carry(m, make(m, spec)), n + 1
@@ -170,7 +171,7 @@ M.quantize_dynamic = signature("quantization.quantize_dynamic(Module model, list
     end
     local nn = moth.nn
     local set = specs.classes(where, list or { nn.Linear }, { [nn.Linear] = true, [nn.Embedding] = true })
-    local copy, n = replace_kinds(model, set, function() return false end, dynamic)
+    local copy, n = replace_kinds(model, set, function() return false end, 8, dynamic)
     if n == 0 then
       check.fail("[%s] %s has no layer of these classes%s", where, model.__name, is_done(model) and already or "")
     end
@@ -196,7 +197,7 @@ M.quantize_weights = signature("quantization.quantize_weights(Module model, *, i
       return false
     end
     local nn = moth.nn
-    local copy, n = replace_kinds(model, { [nn.Linear] = true, [nn.Embedding] = true }, kept, function(m, spec)
+    local copy, n = replace_kinds(model, { [nn.Linear] = true, [nn.Embedding] = true }, kept, bits, function(m, spec)
       if bits == 8 or spec.kind == "embedding" then return dynamic(m, spec) end
       local q, scale = weights.int4_weight(m.weight, group)
       return layers.Int4Linear(spec, q, scale, m.bias, group, m.weight:size(2))

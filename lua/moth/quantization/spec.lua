@@ -36,8 +36,10 @@ function M.plain(m)
   return copy
 end
 
---- The description of a layer, or nil: it cannot be quantised.
-function M.of(m)
+local MOST = 65536 -- products whose sum fits in int32
+
+--- The description of a layer, or nil: it cannot be quantised, to so many bits (nil: 8).
+function M.of(m, bits)
   local nn = moth.nn
   local cls = M.class_of(m)
   if rawget(m, "forward") then return nil end -- a function of its own
@@ -55,7 +57,9 @@ function M.of(m)
   else
     return nil
   end
-  return m.weight:numel() > 0 and spec or nil
+  local w = m.weight
+  if w:numel() == 0 or bits ~= 4 and spec.kind ~= "embedding" and w:numel() / w:size(1) > MOST then return nil end
+  return spec
 end
 
 --- The layer's result with this weight and bias.

@@ -76,6 +76,10 @@ end)
 --- The float weight (out, in) of int4_weight's results.
 M.dequantize_int4 = signature("quantization.dequantize_int4(Tensor weight, Tensor scale, count group, size columns)",
   function(w, scale, group, columns)
+    if w:dtype() ~= moth.uint8 or w:dim() ~= 2 or w:size(2) ~= math.ceil(columns / 2) then
+      check.fail("[quantization.dequantize_int4] weight: expected bytes (uint8) of %d columns, got %s of %s",
+        math.ceil(columns / 2), tostring(w:size()), w:dtype().name)
+    end
     local both = w:to(scale:dtype())
     local high = (both / 16):floor()
     local q = moth.stack({ both - high * 16, high }, 3):view(w:size(1), -1):narrow(2, 1, columns) - 8
