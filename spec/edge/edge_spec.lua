@@ -57,6 +57,11 @@ describe("moth.edge", function()
     fails("batch is 10, outside its range", session, moth.randn(10, 1, 7, 7))
     fails("dimension 3 is 8", session, moth.randn(2, 1, 8, 7))
     fails("expected a tensor of float32", session, moth.ones(2, 1, 7, 7, { dtype = moth.int64 }))
+    fails("a fake tensor", session, moth.fake_mode(moth.ones, 2, 1, 7, 7))
+    assert.truthy(tostring(session):find("(x1: float32[batch, 1, 7, 7]) -> output_1: float32", 1, true))
+    local shared = agrees(function(x, y) return x + y end, { moth.ones(3, 2), moth.ones(3, 2) },
+      { { [1] = "n" }, { [1] = "n" } }, { moth.ones(5, 2), moth.ones(5, 2) })
+    fails("input y: n is 9 here, and 3 in another input", shared, moth.ones(3, 2), moth.ones(9, 2))
   end)
 
   it("runs text models, whose numbers are formulas of the length #M420", function()

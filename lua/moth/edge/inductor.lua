@@ -191,6 +191,10 @@ M.aot_compile = signature("inductor.aot_compile(any program, *, path out, string
       .. "without dynamic_shapes, once for each size; moth.edge.export keeps them dynamic")
   end
   if not name:find("^[%a_][%w_]*$") then check.fail("[aot_compile] name: expected a C name, got '%s'", name) end
+  if out == "" or system.list(out) then
+    check.fail("[aot_compile] out: expected the path of a library, such as 'model.so', got %s",
+      out == "" and "an empty text" or "the folder " .. out)
+  end
   if target and not library then
     check.fail("[aot_compile] target: library must name the libmoth_edge.a of that machine\nHINT: make edge CROSS=%s-",
       target)

@@ -34,7 +34,7 @@ end
 
 -- Checks the tensors, and notes the sizes of dynamic dimensions.
 function Session:bind(tensors, dims)
-  local kept = {}
+  local kept, known = {}, {}
   if table.maxn(tensors) ~= #self.inputs then
     check.fail("[edge] the model takes %d tensors, got %d", #self.inputs, table.maxn(tensors))
   end
@@ -46,13 +46,19 @@ function Session:bind(tensors, dims)
     end
     for k = 0, io.ndim - 1 do
       local n = t:size(k + 1)
-      if io.dim[k] >= 0 then
-        dims[io.dim[k]] = n
+      local dim = io.dim[k]
+      if dim >= 0 then
+        if known[dim] and known[dim] ~= n then
+          check.fail("[edge] input %s: %s is %d here, and %d in another input", input.name,
+            ffi.string(C.moth_edge_dim(self.model, dim).name), n, known[dim])
+        end
+        known[dim], dims[dim] = n, n
       elseif n ~= tonumber(io.shape[k]) then
         check.fail("[edge] input %s: dimension %d is %d, and the model was exported for %d", input.name, k + 1, n,
           tonumber(io.shape[k]))
       end
     end
+    if B.is_fake(t) then check.fail("[edge] input %s: a fake tensor has no elements to run on", input.name) end
     kept[i] = B.ops.contiguous(B.ops.to(B.alias(t, false), { device = "cpu" }))
   end
   return kept
@@ -81,6 +87,21 @@ function Session:__call(...)
   end
   raise(C.moth_edge_run(self.model, given, dims, taken, arena))
   return unpack(results, 1, #results)
+end
+
+function Session:__tostring()
+  local inputs, outputs = {}, {}
+  for i, input in ipairs(self.inputs) do
+    local sizes = {}
+    for k = 0, input.io.ndim - 1 do
+      local dim = input.io.dim[k]
+      sizes[k + 1] = dim >= 0 and ffi.string(C.moth_edge_dim(self.model, dim).name)
+        or ("%d"):format(tonumber(input.io.shape[k]))
+    end
+    inputs[i] = ("%s: %s[%s]"):format(input.name, input.dtype, table.concat(sizes, ", "))
+  end
+  for i, output in ipairs(self.outputs) do outputs[i] = ("%s: %s"):format(output.name, output.dtype) end
+  return ("EdgeSession(%s) -> %s"):format(table.concat(inputs, ", "), table.concat(outputs, ", "))
 end
 
 --- Gives the tensors that the program writes to their elements of the file again.
