@@ -269,4 +269,48 @@ describe("moth.onnx.export", function()
     end
     assert.is_true(count > 120)
   end)
+
+  it("writes what is filled, put and counted over sizes #M424", function()
+    local function follows(f, args, more, o)
+      o = o or {}
+      o.dynamic_axes, o.input_names = { x = { [2] = "n" } }, { "x", "i" }
+      moth.onnx.export(f, args, path, o)
+      local session = moth.onnx.InferenceSession(path)
+      for _, list in ipairs { args, more } do
+        local got = session:run(nil, { x = list[1], i = list[2] and list[2] - 1 })
+        for k, want in ipairs { f(unpack(list)) } do
+          assert.same(want:size(), got[k]:size())
+          assert.is_true(moth.allclose(got[k]:to(moth.float32), want:to(moth.float32), 1e-6, 1e-6), "result " .. k)
+        end
+      end
+    end
+    follows(function(x)
+      local n = x:size(2)
+      return moth.linspace(-1, 1, n) + x, moth.linspace(0, n, 7)
+    end, { moth.randn(2, 5) }, { moth.randn(2, 8) })
+    follows(function(x, i)
+      local y, z = x * 2, x:clone()
+      y:index_put_({ i }, x:narrow(1, 1, 2), true)
+      z:index_put_({ i }, moth.tensor(9.0))
+      return y, z
+    end, { moth.randn(3, 5), moth.tensor({ 1, 3 }, { dtype = moth.int64 }) },
+      { moth.randn(3, 2), moth.tensor({ 2, 1 }, { dtype = moth.int64 }) })
+    follows(function(x)
+      local y = x:clone()
+      y:fill_(3)
+      y = y + x
+      local z = y * 2
+      z:zero_()
+      return y, z + x
+    end, { moth.randn(3, 5) }, { moth.randn(3, 2) })
+    local function bits(x)
+      local i = x:to(moth.int64)
+      return i:bitwise_and(3), i:bitwise_or(4), i:bitwise_xor(7), i:bitwise_not(), i:gt(3):bitwise_and(i:lt(6))
+    end
+    follows(bits, { moth.rand(2, 5) * 9 }, { moth.rand(2, 3) * 9 }, { opset_version = 18 })
+    assert.error_matches(function() moth.onnx.export(bits, moth.ones(2, 5), path) end, "opset_version = 18")
+    follows(function(x) -- to the example's own size
+      return (moth.nn.functional.interpolate(x:view(1, 1, 2, -1), { size = { 2, 5 }, mode = "bicubic" }))
+    end, { moth.randn(2, 5) }, { moth.randn(2, 8) })
+  end)
 end)

@@ -220,6 +220,12 @@ describe("moth.onnx", function()
     assert.equal(1, moth.onnx.InferenceSession(sparse(9)):run(nil, {})[1]:sum():item())
     fails("2.68435e%+08 elements is too large", moth.onnx.InferenceSession, sparse(2 ^ 28))
 
+    local sizes = {}
+    for i = 1, 30 do sizes[i] = proto.int(1, 2 ^ 40) end -- their product is infinite, and times 0 no number
+    fails("elements is too large", moth.onnx.InferenceSession, model(proto.bytes(7, proto.bytes(5, table.concat(sizes)
+      .. proto.int(1, 0) .. proto.int(2, 1) .. proto.bytes(4, ("\0"):rep(400)) .. proto.bytes(8, "s"))
+      .. proto.bytes(12, proto.bytes(1, "s")))))
+
     local function tfidf(counts, indexes)
       write(17, { { "TfIdfVectorizer", { "x" }, { "y" }, { { "max_gram_length", 2 }, { "max_skip_count", 2 ^ 50 },
         { "min_gram_length", 1 }, { "mode", "TF" }, { "ngram_counts", counts }, { "ngram_indexes", indexes },

@@ -131,6 +131,14 @@ describe("moth.onnx", function()
       { { "x", "float32", { 4 } } }, { { "y", "float32", {} } })
     fails("num_scan_inputs is %-1099511627776, of 1 inputs", scan.run, scan, nil, { x = moth.ones(4) })
 
+    local mel = write(17, { { "MelWeightMatrix", { "n", "size", "rate", "low", "high" }, { "y" } } },
+      { { "n", "int64", {} }, { "size", "int64", {} }, { "rate", "int64", {} }, { "low", "float32", {} },
+        { "high", "float32", {} } }, { { "y", "float32", {} } })
+    local given = { n = int64(4), size = int64(16), rate = int64(0), low = moth.tensor(0), high = moth.tensor(1e30) }
+    assert.same({ 9, 4 }, mel:run(nil, given)[1]:size())
+    given.n = int64(2 ^ 20)
+    fails("a matrix of 9 by 1.04858e%+06", mel.run, mel, nil, given)
+
     local roi = write(16, { { "RoiAlign", { "x", "boxes", "batch" }, { "y" } } },
       { { "x", "float32", { 1, 1, 4, 4 } }, { "boxes", "float32", { 1, 4 } } }, { { "y", "float32", {} } },
       { { "batch", int64 { 0 } } })

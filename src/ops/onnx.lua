@@ -64,6 +64,8 @@ return {
   le = "LessOrEqual(both(self, other))", gt = "Greater(both(self, other))", ge = "GreaterOrEqual(both(self, other))",
   logical_and = 'And(to(self, "bool"), to(other, "bool"))', logical_or = 'Or(to(self, "bool"), to(other, "bool"))',
   logical_xor = 'Xor(to(self, "bool"), to(other, "bool"))',
+  bitwise_and = "bitwise('And', both(self, other))", bitwise_or = "bitwise('Or', both(self, other))",
+  bitwise_xor = "bitwise('Xor', both(self, other))", bitwise_not = "bitwise('Not', self)",
   where = 'Where(to(condition, "bool"), both(self, other))',
   masked_fill = 'Where(to(mask, "bool"), num(value, self), self)',
   to_copy = "to(self, out.dtype)", clone = "Identity(self)",
@@ -163,7 +165,7 @@ return {
   contiguous = "Identity(self)", detach = "Identity(self)",
   -- making
   arange = "Range(num(start, out.dtype), num(stop, out.dtype), num(step, out.dtype))",
-  eye = "constant_of('eye', n, m)",
+  linspace = "composed(true)", eye = "constant_of('eye', n, m)",
   zeros = "full(0, size)", ones = "full(1, size)", full = "full(value, size)", empty = "full(0, size)",
   fill_ = "Expand(to(value, out.dtype), shape(out.shape))", zero_ = "full(0, out.shape)",
   copy_ = "Expand(to(src, out.dtype), shape(out.shape))",
@@ -171,6 +173,7 @@ return {
   -- by index
   embedding = "Gather(weight, index, { axis = 0 })", index_select = "Gather(self, index, { axis = dim })",
   gather = "GatherElements(self, index, { axis = dim })", gather_nd = "picked(self, dims, index)",
+  scatter_nd_ = "put_nd(self, dims, index, src, accumulate)",
   im2col = "columns(self, kernel_size, dilation, padding, stride)",
   col2im = "composed(opset < 18) or image(self, output_size, kernel_size, dilation, padding, stride)",
   scatter = "ScatterElements(self, index, spread(src, index), { axis = dim })",

@@ -82,7 +82,7 @@ local function resized(x, size, scales, mode, align_corners, antialias)
   for i = 1, #size do
     local d = i + 2
     local n = B.size(x, d)
-    if n ~= size[i] or scales[i] ~= 1 then
+    if n ~= size[i] or scales[i] ~= 1 or B.compile.recording() then -- a record is for other sizes, too
       y = resample(y, d, taps(mode, n, size[i], scales[i], align_corners, antialias))
     end
   end

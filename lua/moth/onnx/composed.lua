@@ -36,6 +36,13 @@ local function places_of(size, stride, offset)
   return at
 end
 
+function M.linspace(start, stop, steps, dtype)
+  if steps == 1 then return moth.full({ 1 }, start, { dtype = dtype or moth.get_default_dtype() }) end
+  local i = moth.arange(0, steps, 1, { dtype = dtype or moth.get_default_dtype() })
+  local step = (stop - start) / (steps - 1)
+  return moth.where(i:lt(math.floor(steps / 2)), i * step + start, (i - (steps - 1)) * step + stop)
+end
+
 function M.as_strided(self, size, stride, offset)
   local flat = memory_of("as_strided", self)
   return flat:index_select(1, places_of(size, stride, offset or 0)):reshape(size)

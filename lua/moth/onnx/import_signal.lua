@@ -58,10 +58,15 @@ window("Hann", 0.5, -0.5)
 window("Hamming", 25 / 46, -21 / 46)
 window("Blackman", 0.42, -0.5, 0.08)
 
+local MOST_CELLS = 2 ^ 22
+
 rule("MelWeightMatrix", "output_datatype=1", function(c, bins, length, rate, low, high)
   local n, size = c:number(bins), c:number(length)
   local function mel(hertz) return 2595 * math.log10(1 + hertz / 700) end
   c:checked { n, size }
+  if not (n >= 1 and size >= 0 and (size / 2 + 1) * n <= MOST_CELLS) then
+    c:fail("a matrix of %g by %g", math.floor(size / 2) + 1, n)
+  end
   local from = mel(c:number(low))
   local step = (mel(c:number(high)) - from) / (n + 2)
   local edges, rows = {}, math.floor(size / 2) + 1
@@ -77,10 +82,10 @@ rule("MelWeightMatrix", "output_datatype=1", function(c, bins, length, rate, low
       if j >= 0 and j < rows then list[j * n + i + 1] = v end
     end
     if a == b then put(b, 1) end
-    for j = a, b do
+    for j = math.max(a, 0), math.min(b, rows - 1) do
       if b > a then put(j, (j - a) / (b - a)) end
     end
-    for j = b, d - 1 do put(j, (d - j) / (d - b)) end
+    for j = math.max(b, 0), math.min(d, rows) - 1 do put(j, (d - j) / (d - b)) end
   end
   return import.tensor(list, c:element(c.output_datatype)):reshape { rows, n }
 end, { numbers = 12345 })

@@ -377,8 +377,9 @@ local function called(run, node, ok, ...)
       or message:find(": 'for' ", 1, true) then -- Lua's own, of values that a rule does not expect
     message = ("[onnx] node %s (%s): its inputs or attributes are not those that the operator takes"):format(node.label,
       node.op)
-  elseif run.recording then
-    error((...), 0) -- it may be the record's own
+  elseif run.recording and (type((...)) ~= "string" or message:find("[export] ", 1, true)
+      or message:find("fullgraph = true", 1, true)) then
+    error((...), 0) -- the record's own
   end
   error(described(node, message), 0)
 end

@@ -69,8 +69,8 @@ local function count(c, dims)
   for _, d in ipairs(dims) do
     if d < 0 then c:fail("a tensor has a negative size") end
     n = n * d
+    if n > MOST then c:fail("a tensor of %g elements is too large", n) end -- at once: infinity times 0 is NaN
   end
-  if n > MOST then c:fail("a tensor of %g elements is too large", n) end
   return n
 end
 

@@ -159,6 +159,11 @@ function M.environment(writer, node, values)
     list[a + 1], list[b + 1] = b, a
     return list
   end
+  function env.bitwise(op, ...)
+    if env.out.dtype == "bool" then return make(op, ...) end
+    if writer.opset < 18 then env.refuse("integers: { opset_version = 18 } has it") end
+    return make("Bitwise" .. op, ...)
+  end
   function env.fill(v, shape)
     for _, n in ipairs(shape) do
       if type(n) ~= "number" then env.refuse("a constant whose size changes") end

@@ -134,6 +134,21 @@ return function(env, make, constant, writer)
     for i = first + 1, x.ndim - #dims do back[#back + 1] = lead + i - 1 end
     return make("Transpose", made, { perm = back })
   end
+  -- x with src at positions in dims, those in front.
+  function env.put_nd(x, dims, index, src, accumulate)
+    for i, d in ipairs(dims) do
+      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
+    end
+    local at = wrapped(index)
+    local shape = {}
+    for i = 1, #dims == 1 and index.ndim or index.ndim - 1 do shape[i] = index.shape[i] end
+    for i = #dims + 1, x.ndim do shape[#shape + 1] = x.shape[i] end
+    local same = src.ndim == #shape
+    for i, n in ipairs(shape) do same = same and src.shape[i] == n end
+    if not same then src = make("Expand", src, env.ints(shape)) end
+    if #dims == 1 then at = make("Unsqueeze", at, env.ints { -1 }) end
+    return make("ScatterND", x, at, src, { reduction = accumulate and "add" or nil })
+  end
   -- An index along a dimension, for each element of `like`.
   function env.spread_index(index, dim, like)
     local shape = {}
