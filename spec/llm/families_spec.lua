@@ -101,6 +101,14 @@ describe("language models #M444", function()
     local sd, other = moth.load(folder .. "qwen2/model.safetensors"), {}
     for name, t in pairs(sd) do other[name] = name:find "norm" and t or t:half() end
     moth.save_safetensors(other, path .. "/model.safetensors")
+    for name, t in pairs(sd) do other[name] = not name:find "k_proj%.bias" and t or nil end
+    moth.save_safetensors(other, path .. "/model.safetensors")
+    fails("the weights do not fit: missing .*k_proj%.bias", {})
+    for name, t in pairs(sd) do other[name] = not name:find "_proj%.bias" and t or nil end
+    moth.save_safetensors(other, path .. "/model.safetensors")
+    fails("the weights do not fit: missing .*q_proj%.bias", {})
+    for name, t in pairs(sd) do other[name] = name:find "norm" and t or t:half() end
+    moth.save_safetensors(other, path .. "/model.safetensors")
     fails("type 'none'", { model_type = "none" })
     fails("its config.json has no model_type", { model_type = cjson.null })
     os.execute(("cp %sqwen2/config.json %s"):format(folder, path))

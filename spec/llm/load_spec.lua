@@ -89,6 +89,20 @@ describe("language models", function()
     assert.is_close(moth.tensor(want.logits), logits(again, ids_of(want)), { rtol = 0, atol = 1e-4 })
     moth.no_grad(function() again.model.norm.weight:fill_(0) end) -- stays in memory
     assert.is_close(moth.tensor(want.logits), logits(moth.models.load(path), ids_of(want)), { rtol = 0, atol = 1e-4 })
+    -- the same as PyTorch's files, and an index that leads out of the folder
+    local function write_index(name, table_of)
+      f = assert(io.open(path .. "/" .. name, "w"))
+      f:write(cjson.encode { weight_map = table_of })
+      f:close()
+    end
+    os.remove(path .. "/model.safetensors.index.json")
+    for k = 1, 2 do moth.save(parts[k], ("%s/pytorch_model-%d.bin"):format(path, k)) end
+    local map = {}
+    for name, file in pairs(index.weight_map) do map[name] = ("pytorch_model-%s.bin"):format(file:match "0000(%d)") end
+    write_index("pytorch_model.bin.index.json", map)
+    assert.is_close(moth.tensor(want.logits), logits(moth.models.load(path), ids_of(want)), { rtol = 0, atol = 1e-4 })
+    write_index("pytorch_model.bin.index.json", { x = "../model.bin" })
+    assert.error_matches(function() moth.models.load(path) end, "expected names of files beside it, got %.%./model.bin")
   end)
 
   it("what they write is whole characters, ends at stop strings, and is the same for a seed", function()

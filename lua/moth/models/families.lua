@@ -16,7 +16,7 @@ end
 
 --- By model_type: what the family has that its config.json does not say.
 M.known = {
-  llama = {}, mistral = { window = true }, qwen2 = {}, qwen3 = { qk_norm = true }, phi3 = { window = true, eps = 1e-5 },
+  llama = {}, mistral = { window = true }, qwen2 = { bias = "qkv" }, qwen3 = { qk_norm = true }, phi3 = { window = true, eps = 1e-5 },
   gemma = gemma, gemma2 = with(gemma, { post_norms = true, window = true, full_every = 2 }),
   gemma3_text = with(gemma, { post_norms = true, window = true, full_every = 6, qk_norm = true }),
 }
@@ -124,14 +124,18 @@ function M.read(config, sd, where)
   local head_dim = config.head_dim or family.head_dim or width / heads
   local window, types = windows_of(config, family, layers, where)
   local scalar = config.query_pre_attn_scalar
+  -- Biases that a config or a family has must be there; some files have others.
+  local function has_bias(name)
+    if sd["model.layers.0.self_attn." .. name .. ".bias"] or name == "q_proj" and family.bias then return true end
+    return config.attention_bias == true and not family.bias
+  end
   local c = {
     vocab_size = of "vocab_size", hidden_size = width, intermediate_size = of "intermediate_size",
     num_hidden_layers = layers, num_attention_heads = heads, num_key_value_heads = config.num_key_value_heads or heads,
     head_dim = head_dim, max_position_embeddings = most, rms_norm_eps = of("rms_norm_eps", family.eps or 1e-6),
     rope_theta = theta, local_rope_theta = near, rope_scaling = scaling, partial_rotary_factor = rotated,
     original_max_position_embeddings = original, tie_word_embeddings = of("tie_word_embeddings", family.tied or false),
-    mlp_bias = of("mlp_bias", false), attention_bias = sd["model.layers.0.self_attn.q_proj.bias"] ~= nil,
-    output_bias = sd["model.layers.0.self_attn.o_proj.bias"] ~= nil, hidden_act = act_of(config, family, where),
+    mlp_bias = of("mlp_bias", false), attention_bias = has_bias "q_proj", output_bias = has_bias "o_proj", hidden_act = act_of(config, family, where),
     qk_norm = family.qk_norm, sliding_window = window, layer_types = types, norm_offset = family.norm_offset,
     post_norms = family.post_norms, embedding_scale = family.scaled_embedding and math.sqrt(width) or nil,
     attention_scale = scalar and scalar ^ -0.5 or nil, attention_softcap = config.attn_logit_softcapping,

@@ -1,5 +1,5 @@
---- Models as Hugging Face's save_pretrained writes them: a folder with config.json and model.safetensors (or its parts,
--- or pytorch_model.bin).
+--- Models as Hugging Face's save_pretrained writes them: a folder with config.json and model.safetensors or
+-- pytorch_model.bin, or their parts.
 local moth = require "moth"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -47,12 +47,18 @@ function M.read(folder, where, is_mapped)
     if system.exists(folder .. "/" .. name) then return config, load(folder .. "/" .. name) end
   end
   local index = folder .. "/model.safetensors.index.json"
+  if not system.exists(index) then index = folder .. "/pytorch_model.bin.index.json" end
   if not system.exists(index) then
     check.fail("[%s] %s has neither model.safetensors nor pytorch_model.bin", where, folder)
   end
   local parts, all, map = {}, {}, json(index, where).weight_map
   if type(map) ~= "table" then check.fail("[%s] %s has no table weight_map", where, index) end
-  for _, file in each(map) do parts[file] = true end
+  for _, file in each(map) do
+    if type(file) ~= "string" or file:find "/" then
+      check.fail("[%s] %s: expected names of files beside it, got %s", where, index, tostring(file))
+    end
+    parts[file] = true
+  end
   for file in each(parts) do
     for name, t in each(load(folder .. "/" .. file)) do all[name] = t end
   end
