@@ -16,7 +16,8 @@ end
 
 --- By model_type: what the family has that its config.json does not say.
 M.known = {
-  llama = {}, mistral = { window = true }, qwen2 = { bias = "qkv" }, qwen3 = { qk_norm = true }, phi3 = { window = true, eps = 1e-5 },
+  llama = {}, mistral = { window = true }, qwen2 = { bias = true }, qwen3 = { qk_norm = true },
+  phi3 = { window = true, eps = 1e-5 },
   gemma = gemma, gemma2 = with(gemma, { post_norms = true, window = true, full_every = 2 }),
   gemma3_text = with(gemma, { post_norms = true, window = true, full_every = 6, qk_norm = true }),
 }
@@ -135,7 +136,8 @@ function M.read(config, sd, where)
     head_dim = head_dim, max_position_embeddings = most, rms_norm_eps = of("rms_norm_eps", family.eps or 1e-6),
     rope_theta = theta, local_rope_theta = near, rope_scaling = scaling, partial_rotary_factor = rotated,
     original_max_position_embeddings = original, tie_word_embeddings = of("tie_word_embeddings", family.tied or false),
-    mlp_bias = of("mlp_bias", false), attention_bias = has_bias "q_proj", output_bias = has_bias "o_proj", hidden_act = act_of(config, family, where),
+    mlp_bias = of("mlp_bias", false), attention_bias = has_bias "q_proj",
+    output_bias = has_bias "o_proj", hidden_act = act_of(config, family, where),
     qk_norm = family.qk_norm, sliding_window = window, layer_types = types, norm_offset = family.norm_offset,
     post_norms = family.post_norms, embedding_scale = family.scaled_embedding and math.sqrt(width) or nil,
     attention_scale = scalar and scalar ^ -0.5 or nil, attention_softcap = config.attn_logit_softcapping,
