@@ -272,7 +272,21 @@ describe_served("moth.serve in trouble #M428", function()
     client:send(client.format("POST", "/v2/models/net/infer", BODY))
     system.sleep(0.1)
     shell("kill -TERM " .. server.pid)
+    system.sleep(0.05)
+    assert.is_false((pcall(server.connect, server))) -- refused, and not left to wait
     assert.equal(200, client:receive().status)
+    assert.equal(0, server:stop())
+  end)
+
+  it("SIGTERM says why it does not wait longer than drain", function()
+    local server = start { drain = 0.05, models = { net = { engine = "dying_engine", options = { pause = 0.6 } } } }
+    local client = server:connect()
+    client:send(client.format("POST", "/v2/models/net/infer", BODY))
+    system.sleep(0.1)
+    shell("kill -TERM " .. server.pid)
+    local answer = client:receive()
+    assert.equal(503, answer.status)
+    assert.matches("the server stops", answer.body)
     assert.equal(0, server:stop())
   end)
 

@@ -453,7 +453,7 @@ end
 
 --- Listens on host and port (0: chosen by the system) or on a unix socket at `path` (mode 0600). handler(request) runs
 -- in a coroutine of its own. Returns a listener: host, port, active (requests that are not answered yet), count(),
--- pause() (no new connections; the others end with their next answer), close().
+-- pause() (the port is closed; connections that are there end with their next answer), close().
 function M.listen(o)
   open()
   if o.path then clear(o.path) end
@@ -480,6 +480,17 @@ function M.listen(o)
   function listener.pause()
     listener.closing = true
     made:pause()
+    cqueues.poll() -- the loop that accepts leaves the socket
+    cqueues.poll()
+    local late = made.socket and made.socket:accept({ nodelay = true }, 0)
+    local any = late ~= nil
+    while late do
+      made:add_socket(late)
+      late = made.socket:accept({ nodelay = true }, 0)
+    end
+    if made.socket then made.socket:close() end -- who comes now is refused, and waits for nothing
+    made.socket = nil
+    if any then M.sleep(0.05) end -- for their requests
   end
   function listener.count() return made.n_connections end
   function listener.close()

@@ -380,13 +380,14 @@ function Model:lost(worker, why, before)
   for _, entry in each(worker.requests) do batch[#batch + 1] = entry end
   local counts = not worker.leaving or #batch > 0
   self:accuse(worker, batch)
+  local said = self.stopped and "the server stops" or "the model's engine has ended"
   for _, entry in ipairs(batch) do
     entry.retry = 1
     if entry.pieces then
-      entry.pieces[#entry.pieces + 1] = { error = "the model's engine has ended", status = 503, done = true }
+      entry.pieces[#entry.pieces + 1] = { error = said, status = 503, done = true }
       entry.changed:signal()
     else
-      entry:finish(503, "the model's engine has ended")
+      entry:finish(503, said)
     end
   end
   worker.batch, worker.requests, worker.asked = nil, {}, 0
