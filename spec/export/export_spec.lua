@@ -140,6 +140,10 @@ describe("moth.export", function()
   it("names a branch on elements or on sizes, with its line, and what to write #quick #M417 #M432 #M435", function()
     fails("item, at .*export_spec.lua:%d+.*moth%.cond", moth.export,
       function(x) if x:sum():item() > 0 then return x end return -x end, { moth.ones(2) })
+    fails("tostring, as print calls it, at .*export_spec.lua:%d+", moth.export, function(x)
+      assert(tostring(x))
+      return x
+    end, { moth.ones(2) })
     for _, look in ipairs { "item", "totable", "tostring" } do -- at the input itself
       fails("export_spec.lua:%d+.*moth%.cond", moth.export,
         function(x) return look == "tostring" and x + #tostring(x) or x * #{ x[look](x) } end, { moth.tensor(1) })

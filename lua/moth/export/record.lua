@@ -349,6 +349,7 @@ local function attempt(fn, given, tensors, recorder)
   local first, why, rest = tostring(graph):match(
     "^(.-)%[[%w_.]+%] fullgraph = true, but the graph breaks: ([^\n]*)(.*)$")
   if not why then trace.rethrow(graph) end
+  why = why:gsub("^batch_level", "tostring, as print calls it") -- what it asks of a tensor first
   local hint = "docs/compile.md lists what breaks a graph"
   if why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- a function of the binding that is no op: item, totable, alias
     hint = "elements are not there yet: a branch or loop on them is moth.cond(pred, f, g, { x }) or " ..
