@@ -199,6 +199,20 @@ describe("moth.onnx.export", function()
       i:mul_(2):narrow(1, 2, 2):add_(1)
       return wide, i
     end, moth.randn(4, 3))
+    local function at(...) return moth.tensor({ ... }, { dtype = moth.int64 }) end
+    agrees(function(x)
+      local y = x * 2
+      y[at(1, -1)] = 7
+      y[{ {}, at(2, 4) }] = x[{ {}, { 1, 2 } }]
+      y[{ at(1, 3), at(2, -1) }] = moth.tensor { 5, 6 }
+      return y, (x * 1):index_put_({ at(1, 1, 2) }, moth.ones(3, 5), true)
+    end, moth.randn(4, 5), moth.randn(6, 5))
+    agrees(function(x)
+      local y, z = x:view(2, 2, 5) * 1, x:view(2, 2, 5) * 3
+      y[{ {}, at(1, 2), at(5, 3) }] = 9
+      z[{ at(1, 2), {}, at(5, 3) }] = moth.tensor { { 1, 2 }, { 3, 4 } }
+      return y, z
+    end, moth.randn(4, 5))
   end)
 
   it("elements above a number of bytes go into a file beside it #quick", function()

@@ -113,10 +113,8 @@ return function(env, make, constant, writer)
     local zero, one = constant(0, index.dtype), constant(1, index.dtype)
     return make("Where", make("Less", index, zero), make("Add", index, one), index)
   end
-  function env.picked(x, dims, index)
-    local at = wrapped(index)
-    if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
-    -- dims in front; then those of the index stand where dims stood, if these follow one another.
+  -- A permutation that brings dims to the front; the index's stand in their place if they follow one another.
+  local function in_front(x, dims)
     local perm, chosen, adjacent = {}, {}, true
     for i, d in ipairs(dims) do
       perm[i], chosen[d] = d, true
@@ -125,29 +123,43 @@ return function(env, make, constant, writer)
     for i = 0, x.ndim - 1 do
       if not chosen[i] then perm[#perm + 1] = i end
     end
-    local made = make("GatherND", make("Transpose", x, { perm = perm }), at)
-    local lead, first = index.ndim - 1, dims[1]
-    if not adjacent or first == 0 then return made end
+    return perm, adjacent
+  end
+  -- How the dimensions of the index come to stand where the first one of dims stood, of `rank` dimensions in all.
+  local function moved(lead, first, rank)
     local back = {}
     for i = 1, first do back[i] = lead + i - 1 end
     for i = 1, lead do back[#back + 1] = i - 1 end
-    for i = first + 1, x.ndim - #dims do back[#back + 1] = lead + i - 1 end
-    return make("Transpose", made, { perm = back })
+    for i = first + lead + 1, rank do back[i] = i - 1 end
+    return back
   end
-  -- x with src at positions in dims, those in front.
-  function env.put_nd(x, dims, index, src, accumulate)
-    for i, d in ipairs(dims) do
-      if d ~= i - 1 then env.refuse("positions in dimensions that are not the first ones") end
-    end
+  local function inverse(perm)
+    local out = {}
+    for i, d in ipairs(perm) do out[d + 1] = i - 1 end
+    return out
+  end
+  function env.picked(x, dims, index)
     local at = wrapped(index)
-    local shape = {}
-    for i = 1, #dims == 1 and index.ndim or index.ndim - 1 do shape[i] = index.shape[i] end
-    for i = #dims + 1, x.ndim do shape[#shape + 1] = x.shape[i] end
-    local same = src.ndim == #shape
-    for i, n in ipairs(shape) do same = same and src.shape[i] == n end
-    if not same then src = make("Expand", src, env.ints(shape)) end
-    if #dims == 1 then at = make("Unsqueeze", at, env.ints { -1 }) end
-    return make("ScatterND", x, at, src, { reduction = accumulate and "add" or nil })
+    if #dims == 1 then return make("Gather", x, at, { axis = dims[1] }) end
+    local perm, adjacent = in_front(x, dims)
+    local made = make("GatherND", make("Transpose", x, { perm = perm }), at)
+    if not adjacent or dims[1] == 0 then return made end
+    local lead = index.ndim - 1
+    return make("Transpose", made, { perm = moved(lead, dims[1], lead + x.ndim - #dims) })
+  end
+  function env.put_nd(x, dims, index, src, accumulate)
+    local at, lead = wrapped(index), index.ndim - 1
+    if #dims == 1 then
+      at, lead = make("Unsqueeze", at, env.ints { index.ndim }), index.ndim
+    end
+    local perm, adjacent = in_front(x, dims)
+    local new = make("Expand", env.to(src, x.dtype), make("Shape", env.picked(x, dims, index)))
+    if adjacent and dims[1] > 0 then
+      new = make("Transpose", new, { perm = inverse(moved(lead, dims[1], lead + x.ndim - #dims)) })
+    end
+    local made = make("ScatterND", make("Transpose", x, { perm = perm }), at, new,
+      { reduction = accumulate and "add" or nil })
+    return make("Transpose", made, { perm = inverse(perm) })
   end
   -- An index along a dimension, for each element of `like`.
   function env.spread_index(index, dim, like)
