@@ -140,6 +140,15 @@ describe("quantization of layers", function()
     assert.equal(2, gemms)
     local y = moth.randn(2, 7, 8)
     assert.is_true(q.sqnr(c(y), moth.onnx.load(path)(y)) > 60)
+    local d = q.quantize_dynamic(m) -- products of integers by a constant
+    moth.onnx.export(d, x, path, { input_names = { "x" }, dynamic_axes = { x = { [1] = "batch", [2] = "time" } } })
+    graph, of, gemms = require("moth.onnx.reader").model(path).graph, {}, 0
+    for _, t in ipairs(graph.initializer) do of[t.name] = t.data_type end
+    for _, n in ipairs(graph.node) do
+      if n.op == "MatMulInteger" and of[n.input[2]] == 3 then gemms = gemms + 1 end -- int8
+    end
+    assert.equal(2, gemms)
+    assert.is_true(q.sqnr(d(y), moth.onnx.load(path)(y)) > 100)
     local h = c:clone():half()
     moth.onnx.export(h, x:half(), path)
     assert.equal("float16", moth.onnx.InferenceSession(path):get_outputs()[1].dtype)

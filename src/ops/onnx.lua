@@ -104,6 +104,8 @@ return {
       { transB = 1 })
     or Reshape(Gemm(rounded(Reshape(input, ints { -1, weight.shape[2] }), input_scale, input_zero_point),
       scaled(weight, scale), whole(bias, scale, input_scale), { transB = 1 }), ints(out.shape))))]],
+  linear_int8_dynamic = [[floats(rectified(relu, Reshape(add(by_rows(Reshape(input, ints { -1, weight.shape[2] }), weight,
+    scale), bias and to(bias, "float32")), ints(out.shape))))]],
   conv2d_int8 = [[floats(rectified(relu, Conv(rounded(input, input_scale, input_zero_point), scaled(weight, scale),
     whole(bias, scale, input_scale), window(stride, padding, dilation, groups))))]],
   -- windows

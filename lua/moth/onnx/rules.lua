@@ -241,6 +241,24 @@ function M.environment(writer, node, values)
     y.dtype = "float32"
     return y
   end
+  -- x (rows, K), each row rounded to uint8 by its own range, times w^T, sums in int32; scale of each row of w.
+  function env.by_rows(x, w, scale)
+    x = to(x, "float32")
+    local low = make("Min", make("ReduceMin", x, { axes = { 1 }, keepdims = 1 }), 0)
+    local high = make("Max", make("ReduceMax", x, { axes = { 1 }, keepdims = 1 }), 0)
+    local size = make("Mul", make("Sub", high, low), 1 / 255)
+    local s = make("Where", make("Less", size, 1e-30), 1, size)
+    local inverse = make("Reciprocal", s)
+    local function byte(v) return make("Clip", v, 0, 255) end
+    local zero = byte(make("Round", make("Mul", make("Neg", low), inverse)))
+    local q = to(byte(make("Add", make("Round", make("Mul", x, inverse)), zero)), "uint8")
+    local turned = make("Transpose", w)
+    local sums = make("MatMulInteger", q, turned)
+    sums.dtype = "int32"
+    local of_w = make("ReduceSum", to(turned, "int32"), env.ints { 0 }, { keepdims = 0 })
+    sums = make("Sub", sums, make("Mul", to(zero, "int32"), of_w))
+    return make("Mul", make("Mul", to(sums, "float32"), s), to(scale, "float32"))
+  end
   function env.rectified(relu, y) return relu and make("Relu", y) or y end
   function env.window(stride, padding, dilation, groups, output_padding)
     return { strides = stride, pads = twice(padding), dilations = dilation, group = groups,
