@@ -134,6 +134,16 @@ describe("models of text #quick", function()
     local g = moth.Generator():manual_seed(3)
     local one = net:generate(ids, 9, { generator = g }) -- longer than block_size
     assert.equal(14, one:size(2))
+    local calls = {}
+    local decode = net.decode
+    function net:decode(seen, ...)
+      calls[#calls + 1] = seen:size(2)
+      return decode(self, seen, ...)
+    end
+    local long = net:generate(ids, 6, { do_sample = false })
+    net.decode = nil
+    assert.same({ 5, 1, 1, 1, 8, 8 }, calls) -- from the cache while all fits
+    assert.is_true(long:equal(net:generate(ids, 6, { do_sample = false, use_cache = false })))
     assert.is_true(one:equal(net:generate(ids, 9, { generator = moth.Generator():manual_seed(3) })))
     assert.is_true(net.training)
     fails("top_p must be above 0", net.generate, net, ids, 1, { top_p = 0 })

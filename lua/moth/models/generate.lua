@@ -100,9 +100,10 @@ local function run(model, o)
   local mask = o.attention_mask and o.attention_mask:ne(0)
   local finished = #ends > 0 and moth.zeros({ rows, 1 }, { dtype = moth.bool, device = idx:device() })
   local pad = o.pad_token_id or ends[1]
-  local cache = o.use_cache and length <= model.max_length and model:new_cache(rows, length) or nil
+  local cache = o.use_cache and model:new_cache(rows, math.min(length, model.max_length)) or nil
   local new = idx
   for _ = 1, o.max_new_tokens do
+    if idx:size(2) > model.max_length then cache = nil end -- positions have moved: all is computed anew
     local seen = cache and new or idx
     if not cache and seen:size(2) > model.max_length then
       seen = seen:narrow(2, seen:size(2) - model.max_length + 1, model.max_length)
