@@ -70,7 +70,13 @@ describe("tokenizers #quick", function()
       assert.equal(301, ids[4])
       assert.equal("hello", tok:decode(ids, true))
     end
+    local f = assert(io.open(dir .. "/added_tokens.json", "w"))
+    f:write '{"<|user|>":301}'
+    f:close()
+    assert.same({ 302, 257, 301 }, data.Tokenizer(dir):encode "<|user|>he<|endoftext|>")
     assert.error_matches(function() data.Tokenizer(dir .. "/none") end, "cannot open")
+    os.execute(("cd %s && rm vocab.json && touch tokenizer.model"):format(dir))
+    assert.error_matches(function() data.Tokenizer(dir) end, "no vocab.json\nHINT: its tokenizer.model is Sentence")
   end)
 
   it("GPT-2's: words, merges by rank, every byte", function()

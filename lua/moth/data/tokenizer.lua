@@ -97,13 +97,17 @@ local function read_file(self, path, cjson)
       text = content_of(self.path)
     end
     if not text then
-      check.fail("[data.Tokenizer] cannot open %s", why or path .. ": no tokenizer.json, no vocab.json")
+      local piece = content_of(path .. "/tokenizer.model")
+      check.fail("[data.Tokenizer] cannot open %s%s", why or path .. ": no tokenizer.json, no vocab.json", piece
+        and "\nHINT: its tokenizer.model is SentencePiece's; transformers writes tokenizer.json beside it: "
+        .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)" or "")
     end
   end
   local json
   json, why = cjson.decode(text)
   if type(json) ~= "table" then refuse(self, "no JSON: %s", why or "it is no object") end
-  local merges = type(json.model) ~= "table" and content_of((self.path:match "^.*/" or "") .. "merges.txt")
+  local folder = self.path:match "^.*/" or ""
+  local merges = type(json.model) ~= "table" and content_of(folder .. "merges.txt")
   if not merges then return json end
   local list, special = {}, {}
   for line in merges:gmatch "[^\r\n]+" do
@@ -111,6 +115,12 @@ local function read_file(self, path, cjson)
   end
   local last = "<|endoftext|>"
   if json[last] then special[1] = { content = last, id = json[last], special = true } end
+  local more = cjson.decode(content_of(folder .. "added_tokens.json") or "{}")
+  for token, id in each(type(more) == "table" and more or {}) do
+    if token ~= last or not json[last] then
+      special[#special + 1] = { content = token, id = id, special = token == last }
+    end
+  end
   return { model = { type = "BPE", vocab = json, merges = list }, added_tokens = special,
     pre_tokenizer = { type = "ByteLevel", add_prefix_space = false }, decoder = { type = "ByteLevel" } }
 end

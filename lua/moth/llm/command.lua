@@ -54,7 +54,7 @@ local function parse(kind, words)
     i = i + 1
   end
   if #rest < 1 or #rest > (kind == "chat" and 1 or 2) then
-    fail("expected a model%s", kind == "generate" and ", and one text at most" or "")
+    fail("expected a model%s", kind == "generate" and ", and one text at most" or " and nothing else")
   end
   o.model, o.prompt = rest[1], rest[2]
   return o
@@ -137,7 +137,8 @@ local function main(kind, words)
   if o.threads then moth.set_num_threads(o.threads) end
   local model, tokenizer, info = moth.models.load(o.model, { device = o.device,
     dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
-  if not tokenizer then error(("%s has no tokenizer.json"):format(o.model), 0) end
+  if not tokenizer and moth.utils.system.exists(o.model .. "/config.json") then moth.tokenizer.load(o.model) end
+  if not tokenizer then error(("%s has no tokenizer"):format(o.model), 0) end
   if kind == "chat" then
     chat(model, tokenizer, info, o, words.host)
   else
