@@ -502,7 +502,9 @@ MothStatus moth_cpu_native_svd(MothCall *c) {
 /* ---- least squares ------------------------------------------------------------------------------ */
 
 /* One at least, of zeros: LAPACK refuses none, and the rank and the singular values are asked for. */
-static int right_sides(const Work *w) { return w->b.n ? (int)w->b.n : 1; }
+static int right_sides(const Work *w) {
+  return w->b.n ? (int)w->b.n : 1;
+}
 
 static void lstsq_one(void *ctx, int64_t i, char *work) {
   const Work *w = ctx;

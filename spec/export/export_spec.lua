@@ -268,6 +268,22 @@ describe("moth.export", function()
     fails("texts and numbers as keys, got true", moth.export, print, { { [true] = moth.ones(2) } })
   end)
 
+  it("runs with the default dtype of its record, wherever it is loaded", function()
+    local function f(x) return x + moth.ones(2), x:to(moth.int64) * 0.5 end
+    moth.set_default_dtype(moth.float64)
+    local ok, ep = pcall(moth.export, f, { moth.ones(2, { dtype = moth.float32 }) })
+    moth.set_default_dtype(moth.float32)
+    assert.is_true(ok, ep)
+    local file, x = path("double.mth2"), moth.ones(2)
+    moth.export.save(ep, file)
+    fails("ones .* was recorded where the default dtype was float64", moth.edge.export, ep, path("double.mte"))
+    for _, p in ipairs { ep, moth.export.load(file), ep:decompose(), ep:compile() } do
+      local a, b = p(x)
+      assert.same({ "float64", "float64", 2, 0.5 }, { a:dtype().name, b:dtype().name, a[2]:item(), b[2]:item() })
+    end
+    assert.equal(moth.float32, moth.get_default_dtype())
+  end)
+
   it("says what a shape rule says, with the line, and what to do about sizes that depend on elements #quick", function()
     fails("export_spec.lua:%d+: %[add%] shapes %[2, 2%] and %[5%] cannot be broadcast", moth.export,
       function(x) return x + moth.ones(5) end, { moth.ones(2, 2) })

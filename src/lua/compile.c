@@ -19,9 +19,10 @@
 typedef enum Gate {
   GATE_ALWAYS = 1, /* it looks at nothing that they change */
   GATE_ASKING,     /* without arguments, when it only tells a setting */
-  GATE_HISTORY,    /* while none of them gives a history to a tensor that was there */
-  GATE_OTHERS,     /* the same, and its tensors are there */
-  GATE_CAPTURE     /* while a whole function is captured: it looks at nothing then */
+  GATE_NOTED, /* the same; with them, too, while a whole function is captured: each call's node says the setting */
+  GATE_HISTORY, /* while none of them gives a history to a tensor that was there */
+  GATE_OTHERS,  /* the same, and its tensors are there */
+  GATE_CAPTURE  /* while a whole function is captured: it looks at nothing then */
 } Gate;
 
 static const struct {
@@ -67,7 +68,7 @@ static const struct {
                  {"cuda_why", GATE_ALWAYS},
                  {"library_path", GATE_ALWAYS},
                  {"tensor", GATE_ALWAYS},
-                 {"default_dtype", GATE_ASKING},
+                 {"default_dtype", GATE_NOTED},
                  {"num_threads", GATE_ASKING},
                  {"cpu_level", GATE_ASKING},
                  {"requires_grad", GATE_HISTORY},
@@ -98,6 +99,11 @@ static bool any_lazy(lua_State *L) {
 
 static _Thread_local bool is_aside; /* calls are not noted now: aside(true) */
 
+static bool is_captured(void) {
+  const MothRecorder *recorder = moth_recorder_open();
+  return recorder && recorder->trace->capture;
+}
+
 static bool is_open(lua_State *L, Gate gate) {
   if (is_aside && !any_lazy(L))
     return true;
@@ -106,10 +112,12 @@ static bool is_open(lua_State *L, Gate gate) {
     return true;
   case GATE_ASKING:
     return lua_isnoneornil(L, 1);
+  case GATE_NOTED:
+    return lua_isnoneornil(L, 1) || is_captured();
   case GATE_HISTORY:
     return !(moth_unrun & MOTH_UNRUN_HISTORY);
   case GATE_CAPTURE:
-    return moth_recorder_open() && moth_recorder_open()->trace->capture;
+    return is_captured();
   case GATE_OTHERS:
     return !(moth_unrun & MOTH_UNRUN_WRITES) && !any_lazy(L);
   }

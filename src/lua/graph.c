@@ -166,7 +166,7 @@ static bool is_plain(const MothGraphNode *n) {
   return plain;
 }
 
-/* graph_node(g, id) -> { kind, name, target, place, args, metas, tensor }, or nil */
+/* graph_node(g, id) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
   MothGraph *g = check_graph(L, 1);
@@ -184,6 +184,8 @@ static int c_graph_node(lua_State *L) {
     lua_pushfstring(L, "%s%s", n->op->name,
                     n->variant == MOTH_INPLACE && !n->op->returns_self ? "_" : "");
     lua_setfield(L, -2, "target");
+    lua_pushstring(L, moth_dtype_name((MothDType)n->modes.dtype));
+    lua_setfield(L, -2, "default_dtype");
     push_args(L, n);
   } else {
     lua_createtable(L, (int)n->nrefs, 0);

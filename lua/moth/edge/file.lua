@@ -566,6 +566,12 @@ local function check_program(ep)
     check.fail("[edge.export] the default dtype is %s, that of the edge library float32",
       moth.get_default_dtype().name)
   end
+  for node in ep.program:calls() do
+    if node.default_dtype then
+      check.fail("[edge.export] %s (%s) was recorded where the default dtype was %s; the edge library's is float32",
+        node.op, node.at, node.default_dtype)
+    end
+  end
 end
 M.check_program = check_program
 

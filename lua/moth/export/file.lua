@@ -19,10 +19,11 @@ local key_of = require("moth.export.record").key_of
 
 local M = {}
 
--- A file is of format 2 where a formula has a scale, or formulas in it, or is a result, and where an argument or result
--- is a number that is not finite: a moth that reads only 1 would misread it.
+-- A file is of format 2 where a formula has a scale, formulas in it, or is a result, where an argument or result
+-- is a number that is not finite, and where a default dtype is not float32: a moth that reads 1 alone would misread it.
 local FORMATS = { "moth.export 1", "moth.export 2" }
 local MAX_DEPTH = 100
+local floats = { float32 = true, float64 = true, float16 = true, bfloat16 = true }
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
@@ -115,7 +116,8 @@ function pack_program(p)
       local autocast = node.autocast and {}
       for name, dtype in each(node.autocast or {}) do autocast[name] = dtype end
       return { op = node.op, args = args, out = list(node.out), metas = list(node.metas, nil, pack_meta),
-        at = B.is_text(node.at) and node.at or "", into = into, autocast = autocast }
+        at = B.is_text(node.at) and node.at or "", into = into, autocast = autocast,
+        default_dtype = node.default_dtype }
     end),
     outputs = list(p.outputs),
     of_state = list(tree.keys(p.of_state)),
@@ -138,7 +140,7 @@ end
 -- Whether format 1 has no name for something in lists of inputs and calls.
 local function is_new(packed)
   if type(packed) ~= "table" then return false end
-  if packed.terms and packed.scale then return true end
+  if packed.terms and packed.scale or packed.default_dtype then return true end
   for _, term in ipairs(packed.terms or {}) do
     for i = 2, term.__list do
       if type(term[i]) == "table" then return true end
@@ -327,6 +329,8 @@ function Reader:program(p, null)
         made.autocast[self:text(name, "a call")] = dtype
       end
     end
+    made.default_dtype = node.default_dtype
+    if node.default_dtype and not floats[node.default_dtype] then self:fail("a call's default dtype is damaged") end
     made.metas = self:array(node.metas, "a call", function(meta) return self:meta(meta) end)
     made.out = self:array(node.out, "a call", function(name)
       self:text(name, "a call")

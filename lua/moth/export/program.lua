@@ -4,7 +4,7 @@
 --     program.inputs    { { name = "x", dtype = "float32", shape = { "batch" or size, … } }, … }
 --     program.nodes     { { op = "linear", args = { n =, … }, out = { names of results },
 --                       metas = { { dtype =, shape = }, … }, at = "model.lua:12",
---                       autocast = { cpu = "bfloat16" } or nil }, … }
+--                       autocast = { cpu = "bfloat16" } or nil, default_dtype = nil: float32 }, … }
 --     program.outputs   names of values and of tensors of the state
 --     program.dims      { name = { min =, max = } }, program.example = { name = size }
 --
@@ -133,6 +133,15 @@ local function call(node, args, env)
   return fn(unpack(args, 1, args.n))
 end
 
+-- A call as one of its record's default dtype, which is not that of the caller: ones({ 2 }) is of it.
+local function default_call(fn, was, node, args, env)
+  B.default_dtype(node.default_dtype or "float32")
+  local results = { pcall(fn, node, args, env) }
+  B.default_dtype(was)
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
 local function autocast_call(node, args, env)
   local was = B.set_autocast(node.autocast)
   local results = { pcall(call, node, args, env) }
@@ -145,17 +154,21 @@ end
 -- that are computed by what they are made of: true, by the record; a function of the call's arguments.
 function Program:run(state, dims, inputs, device, decompose)
   self.ends = self.ends or last_uses(self)
-  local values = {}
+  local values, default = {}, B.default_dtype().name
   local env = { values = values, state = state, dims = dims, device = device, decompose = decompose }
   for i, input in ipairs(self.inputs) do values[input.name] = inputs[i] end
   for i, node in ipairs(self.nodes) do
     local args = { n = node.args.n }
     for k = 1, args.n do args[k] = resolve(node.args[k], env) end
-    local out = node.out
-    if #out == 1 then
-      values[out[1]] = (node.autocast and autocast_call or call)(node, args, env)
+    local out, fn, results = node.out, node.autocast and autocast_call or call, nil
+    if (node.default_dtype or "float32") ~= default then
+      results = { default_call(fn, default, node, args, env) }
+    elseif #out == 1 then
+      values[out[1]] = fn(node, args, env)
     else
-      local results = { (node.autocast and autocast_call or call)(node, args, env) }
+      results = { fn(node, args, env) }
+    end
+    if results then
       for k, name in ipairs(out) do values[name] = results[k] end
     end
     for _, name in ipairs(self.ends[i] or {}) do values[name] = nil end

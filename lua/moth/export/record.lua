@@ -254,7 +254,7 @@ local function program_of(graph, inputs, recorder, results)
     else
       local facts = B.compile.graph_node(graph.handle, node.id)
       local args, call = node.args, { op = node.target, out = {}, metas = {}, at = node.place,
-        autocast = autocast_of(facts) }
+        autocast = autocast_of(facts), default_dtype = facts.default_dtype ~= "float32" and facts.default_dtype or nil }
       call.args = given_args(facts.target, args, value)
       for i, meta in ipairs(node.metas) do
         count = count + 1
@@ -351,7 +351,9 @@ local function attempt(fn, given, tensors, recorder)
   if not why then trace.rethrow(graph) end
   why = why:gsub("^batch_level", "tostring, as print calls it") -- what it asks of a tensor first
   local hint = "docs/compile.md lists what breaks a graph"
-  if why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- a function of the binding that is no op: item, totable, alias
+  if why:find("^vmap_") or why:find("requires_grad", 1, true) or why:find("^backward") then
+    hint = "a program holds calls of ops: export the function, and take derivatives or vmap of the program"
+  elseif why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- of the binding, no op: item, totable, alias
     hint = "elements are not there yet: a branch or loop on them is moth.cond(pred, f, g, { x }) or " ..
       "moth.while_loop(test, body, { x })"
   elseif why:find("sizes of its result depend on elements", 1, true) then
