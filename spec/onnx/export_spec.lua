@@ -284,10 +284,23 @@ describe("moth.onnx.export", function()
     assert.is_true(count > 120)
   end)
 
+  it("names are those that were given, or an error #quick #M422", function()
+    local net, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Softmax(2)):eval(), moth.ones(1, 2)
+    moth.onnx.export(net, x, path, { input_names = { "relu" }, output_names = { "softmax" } }) -- as nodes are called
+    local session = moth.onnx.InferenceSession(path)
+    assert.equal("relu", session:get_inputs()[1].name)
+    assert.equal("softmax", session:get_outputs()[1].name)
+    assert.is_true(moth.allclose(net(x), session:run({ "softmax" }, { relu = x })[1]))
+    fails("input_names: 2 names for 1 tensors", net, x, path, { input_names = { "a", "b" } })
+    fails("output_names: the name a is there twice", net, x, path, { input_names = { "a" }, output_names = { "a" } })
+    fails("the model gives no tensor", function() return 3 end, { x }, path)
+    fails("complex numbers", function(v) return v:to(moth.complex64) end, { x }, path)
+  end)
+
   it("writes what is filled, put and counted over sizes #M424", function()
     local function follows(f, args, more, o)
       o = o or {}
-      o.dynamic_axes, o.input_names = { x = { [2] = "n" } }, { "x", "i" }
+      o.dynamic_axes, o.input_names = { x = { [2] = "n" } }, { "x", args[2] and "i" }
       moth.onnx.export(f, args, path, o)
       local session = moth.onnx.InferenceSession(path)
       for _, list in ipairs { args, more } do

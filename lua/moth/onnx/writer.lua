@@ -456,6 +456,12 @@ function Writer:emit(node)
 end
 
 function Writer:call(node, at)
+  for _, meta in ipairs(node.metas) do
+    if meta.dtype:find("^complex") then
+      refuse("%s (%s) makes complex numbers, which ONNX's operators do not take: write it by real ones", node.op,
+        node.at)
+    end
+  end
   if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
   if controls[node.op] then return self:control(node) end
   self:emit(node)
@@ -532,8 +538,17 @@ function M.model(ep, o)
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
     root = {}, links = {}, family = {}, records = all_records() }, Writer)
+  if #program.outputs == 0 then refuse("the model gives no tensor") end
+  for _, key in ipairs { "input_names", "output_names" } do
+    local count = key == "input_names" and #program.inputs or #program.outputs
+    for i, name in ipairs(o[key] or {}) do -- names inside of the file make room for them
+      if i > count then refuse("%s: %d names for %d tensors", key, #o[key], count) end
+      if self.used[name] then refuse("%s: the name %s is there twice", key, name) end
+      self.used[name] = true
+    end
+  end
   for i, input in ipairs(program.inputs) do
-    local name = self:fresh(o.input_names and o.input_names[i] or input.name)
+    local name = o.input_names and o.input_names[i] or self:fresh(input.name)
     local shape = {}
     for k, n in ipairs(input.shape) do
       shape[k] = type(n) == "string" and { kind = "size", terms = { { 1, n } }, add = 0 } or n
@@ -554,7 +569,7 @@ function M.model(ep, o)
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
     if o.index_base == 1 then v = self:shifted(v, false) elseif positions[i] then v = self:shifted(v, true) end
-    local wanted = self:fresh(o.output_names and o.output_names[i] or names[i])
+    local wanted = o.output_names and o.output_names[i] or self:fresh(names[i])
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
     outputs[i] = messages.value(wanted, v.dtype, shown(v.shape))
