@@ -340,6 +340,8 @@ describe("moth.export", function()
     refused("damaged", '"nodes":%[', '"nodes":7,"x":[')
     refused("a list is damaged", '{"v":"1"}', '{"l":[],"c":1000000}') -- what is not there takes no time
     refused("a size of the input .* is damaged", '("inputs":.-"shape":)%[2%]', '%1[{"terms":[]}]')
+    refused("no input has the dimension n", '"dims":{},"example":{}',
+      '"dims":{"n":{"min":0,"multiple_of":1}},"example":{"n":3}')
     refused("its format is 'moth.export 9', written by moth 0.0.9", "format", "moth.export 9")
     refused("no file of export.save", "format", "pt")
     fails("moth.load reads it", function()

@@ -463,6 +463,13 @@ function M.load(path, device, Exported)
   end
   local program = self:program(p, null)
   program.dims, program.example = self.dims, self.example
+  local sized = {}
+  for _, input in ipairs(program.inputs) do
+    for _, n in ipairs(input.shape) do sized[n] = true end
+  end
+  for name in each(self.dims) do
+    if not sized[name] then self:fail("no input has the dimension %s", name) end
+  end
   local leaves, results = {}, self:table(p.results, "the results")
   program.results = { spec = self:spec(results.spec, leaves) }
   program.results.leaves = self:array(results.leaves, "the results", function(leaf)
