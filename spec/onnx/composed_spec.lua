@@ -64,4 +64,13 @@ describe("moth.onnx.composed", function()
       assert.is_true(near(f(case[1], case[2]), got), tostring(got) .. tostring(f(case[1], case[2])))
     end
   end)
+
+  it("what asks for strides and offsets of an input is written #quick", function()
+    local function f(x) return x:as_strided({ 3, 2 }, { 2, 1 }, 1) end
+    local x, file = moth.randn(4, 6), os.tmpname()
+    moth.onnx.export(f, x, file, { input_names = { "x" } })
+    local got = moth.onnx.InferenceSession(file):run(nil, { x = x })[1]
+    os.remove(file)
+    assert.same(f(x):totable(), got:totable())
+  end)
 end)

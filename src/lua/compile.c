@@ -86,7 +86,8 @@ static const struct {
                  {"detach", GATE_OTHERS},
                  {"alias", GATE_OTHERS},
                  {"shares_storage", GATE_OTHERS},
-                 {"extremes", GATE_CAPTURE}};
+                 {"extremes", GATE_CAPTURE},
+                 {"storage_offset", GATE_CAPTURE}};
 
 static bool any_lazy(lua_State *L) {
   for (int i = lua_gettop(L); i > 0; i--) {
