@@ -2,6 +2,7 @@
 -- needed), the library that the tokenizers package has.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
+local open = require "moth.utils.library"
 local unicode = require "moth.data.unicode"
 
 local M = {}
@@ -32,8 +33,8 @@ local MISMATCH, ERROR_TEXT = -1, 90
 local onig, region
 local function library()
   if onig then return onig end
-  local ok, lib = pcall(ffi.load, "libonig.so.5")
-  if not ok then return nil end
+  local lib = open "libonig.so.5"
+  if not lib then return nil end
   local encodings = ffi.new("void *[1]", ffi.cast("void *", lib.OnigEncodingUTF8))
   if lib.onig_initialize(encodings, 1) ~= 0 then return nil end
   lib.onig_set_retry_limit_in_match(MOST_STEPS)

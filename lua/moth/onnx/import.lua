@@ -54,6 +54,9 @@ local families = { "math", "shape", "index", "reduce", "nn", "window", "recurren
   "image", "signal", "text", "ml", "loss", "microsoft" }
 local open = false
 
+--- The rule of an operator of one of the files that are loaded.
+function M.loaded(domain, op) return rules[domain .. ":" .. op] end
+
 --- The rule of an operator; nil: there is none.
 function M.find(domain, op)
   if not open then
@@ -61,7 +64,7 @@ function M.find(domain, op)
     for _, name in ipairs(families) do require("moth.onnx.import_" .. name) end
   end
   if domain == "ai.onnx" then domain = "" end
-  return rules[domain .. ":" .. op]
+  return M.loaded(domain, op)
 end
 
 -- ---- the call ------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ local B = require "moth_lua"
 local moth = require "moth"
 local bytes = require "moth.onnx.bytes"
 local import = require "moth.onnx.import"
+require "moth.onnx.import_quant" -- rules that these go on from
+require "moth.onnx.import_window"
 local rule = import.rule
 
 local OWN = { domain = "com.microsoft", any = true }
@@ -13,7 +15,7 @@ for name, attributes in require "moth.each" {
   QuantizeLinear = "axis=1 saturate=1 block_size=0 output_dtype=0 precision=0",
   DequantizeLinear = "axis=1 block_size=0 output_dtype=0",
 } do
-  rule(name, attributes, import.find("", name).run, OWN)
+  rule(name, attributes, import.loaded("", name).run, OWN)
 end
 
 local function one(c, t, what)
@@ -53,8 +55,8 @@ local function of_one(name, attributes, fn)
 end
 of_one("QLinearSigmoid", "", function(_, x) return x:sigmoid() end)
 of_one("QLinearLeakyRelu", "alpha=0.01", function(c, x) return moth.nn.functional.leaky_relu(x, c.alpha) end)
-of_one("QLinearGlobalAveragePool", "channels_last=0", import.find("", "GlobalAveragePool").run)
-of_one("QLinearAveragePool", WINDOW, import.find("", "AveragePool").run)
+of_one("QLinearGlobalAveragePool", "channels_last=0", import.loaded("", "GlobalAveragePool").run)
+of_one("QLinearAveragePool", WINDOW, import.loaded("", "AveragePool").run)
 of_one("QLinearReduceMean", "axes keepdims=1", function(c, x)
   local dims = {}
   for i, axis in ipairs(c.axes or {}) do dims[i] = c:dim(axis, x) end

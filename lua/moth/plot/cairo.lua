@@ -1,6 +1,7 @@
 --- Writes a drawing as PNG by cairo (libcairo.so.2), which is opened when first needed.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
+local open = require "moth.utils.library"
 local B = require "moth_lua"
 local M = {}
 
@@ -40,23 +41,18 @@ void cairo_select_font_face(moth_cairo *, const char *, int, int);
 void cairo_set_font_size(moth_cairo *, double);
 void cairo_text_extents(moth_cairo *, const char *, moth_cairo_extents *);
 void cairo_show_text(moth_cairo *, const char *);
-void *dlopen(const char *path, int mode);
 ]]
 
 local RGB24, NEAREST, ROUND = 1, 3, 1
-local LAZY, NODELETE = 1, 0x1000
 
 local cairo
 local function library()
   if not cairo then
-    local ok, lib = pcall(ffi.load, "libcairo.so.2")
-    if not ok then
+    cairo = open "libcairo.so.2"
+    if not cairo then
       check.fail("plot: PNG needs cairo (libcairo.so.2), which was not found; HINT: install Debian's libcairo2, "
         .. "or save as .svg")
     end
-    -- Keep the library loaded: its caches would leak with every Lua state that closes it.
-    ffi.C.dlopen("libcairo.so.2", LAZY + NODELETE)
-    cairo = lib
   end
   return cairo
 end
