@@ -1,5 +1,5 @@
---- Opens a library of the system and keeps it loaded till the process ends: what it has made for itself would be lost with
--- the Lua state that closes it.
+--- Opens a library of the system and keeps it loaded till the process ends: what it has made for itself would be lost
+-- with the Lua state that closes it.
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "void *dlopen(const char *path, int mode);")
