@@ -22,7 +22,7 @@ describe("save and load #quick", function()
     end
     write({ "moth.format", "2" }, { "moth.version", "7.1.0" })
     assert.error_matches(function() moth.load(path) end, "%[load%] /%S+ is of format 2, written by moth 7.1.0; this "
-      .. "moth, " .. moth.version:gsub("%.", "%%.") .. ", reads format 1\nHINT: use that moth, or write the tensors with its")
+      .. "moth, " .. moth.version:gsub("%.", "%%.") .. ", reads format 1\nHINT: use that moth, or write the")
     write({ "moth.format", "x" })
     assert.error_matches(function() moth.load(path) end, "is of format x")
     -- Files from before there was a version number.
