@@ -353,7 +353,9 @@ local function attempt(fn, given, tensors, recorder)
   local hint = "docs/compile.md lists what breaks a graph"
   if why:find("^vmap_") or why:find("requires_grad", 1, true) or why:find("^backward") then
     hint = "a program holds calls of ops: export the function, and take derivatives or vmap of the program"
-  elseif why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- of the binding, no op: item, totable, alias
+  elseif why:find("^detach") or why:find("^alias") then -- as nn.Parameter does
+    hint = "modules and parameters are made outside of the function; docs/compile.md lists what breaks a graph"
+  elseif why:find("^[%w_]+$") or why:find("^[%w_]+,") then -- of the binding, no op: item, totable
     hint = "elements are not there yet: a branch or loop on them is moth.cond(pred, f, g, { x }) or " ..
       "moth.while_loop(test, body, { x })"
   elseif why:find("sizes of its result depend on elements", 1, true) then
