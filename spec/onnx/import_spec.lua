@@ -2,28 +2,16 @@
 -- with ONNX's own node cases (spec/parity/onnx_cases.lua).
 local moth = require "moth"
 local nn = moth.nn
+local files = require "onnx.files"
 local messages = require "moth.onnx.messages"
 local path = os.tmpname()
 
--- Writes a model: nodes { op, inputs, outputs, attributes }, values { name, dtype, shape }, constants { name, tensor }.
-local function graph(nodes, inputs, outputs, constants)
-  local list, ins, outs = {}, {}, {}
-  for i, n in ipairs(nodes) do list[i] = messages.node(n[1], n[2], n[3], n[4] or {}, n[1] .. "_" .. i, "") end
-  for i, v in ipairs(inputs) do ins[i] = messages.value(v[1], v[2], v[3]) end
-  for i, v in ipairs(outputs) do outs[i] = messages.value(v[1], v[2], v[3]) end
-  return messages.graph("g", list, ins, outs, constants)
-end
+local graph, fails = files.graph, files.fails
 local function write(opset, ...)
-  messages.write(messages.model(graph(...), opset), path)
+  files.write(path, opset, ...)
   return path
 end
 local function int64(list) return moth.tensor(list, { dtype = moth.int64 }) end
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(pattern), message)
-end
 
 local function close(a, b, by)
   assert.same(b:size(), a:size())

@@ -1,27 +1,14 @@
 -- What others' files ask of sizes: lists that grow with them, images, sequences, and values that no file should have.
 local moth = require "moth"
-local messages = require "moth.onnx.messages"
+local files = require "onnx.files"
 local path = os.tmpname()
 
--- A graph of nodes { op, inputs, outputs, attributes }, values { name, dtype, shape } and constants { name, tensor }.
-local function graph(nodes, inputs, outputs, constants)
-  local list, ins, outs = {}, {}, {}
-  for i, n in ipairs(nodes) do list[i] = messages.node(n[1], n[2], n[3], n[4] or {}, n[1] .. "_" .. i, "") end
-  for i, v in ipairs(inputs) do ins[i] = messages.value(v[1], v[2], v[3]) end
-  for i, v in ipairs(outputs) do outs[i] = messages.value(v[1], v[2], v[3]) end
-  return messages.graph("g", list, ins, outs, constants or {})
-end
+local graph, fails = files.graph, files.fails
 local function write(opset, ...) -- a session
-  messages.write(messages.model(graph(...), opset), path)
+  files.write(path, opset, ...)
   return moth.onnx.InferenceSession(path)
 end
 local function int64(list) return moth.tensor(list, { dtype = moth.int64 }) end
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(pattern), message)
-end
 
 describe("moth.onnx", function()
   teardown(function() os.remove(path) end)
