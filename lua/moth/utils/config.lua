@@ -56,8 +56,9 @@ local function cuda()
   return { path = table.concat(devices, ", "), devices = devices }
 end
 
-local order = { "moth", "lua", "cpu", "blas", "oneDNN", "turbojpeg", "spng", "archive", "zlib", "edit", "cc", "nvcc",
-  "cuda" }
+local order = { "moth", "lua", "cpu", "blas" }
+for _, l in ipairs(libraries) do order[#order + 1] = l[1] end
+for _, name in ipairs { "cc", "nvcc", "cuda" } do order[#order + 1] = name end
 
 local function shown(entry)
   if entry.why then return entry.why end
