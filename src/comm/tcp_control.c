@@ -253,6 +253,13 @@ static void end_data(Control *c, int peer) {
   }
   switch (p->head.op) {
   case MOTH_COMM_SEND: {
+    MothWork *w = take_receive(c, peer, &p->head); /* posted while the data came in */
+    if (w) {
+      if (p->head.nbytes > 0)
+        memcpy(w->out, p->text, (size_t)p->head.nbytes);
+      end_receive(c, w, peer);
+      break;
+    }
     Message *m = calloc(1, sizeof *m);
     if (m) {
       *m = (Message){.peer = peer, .head = p->head, .data = p->text};
