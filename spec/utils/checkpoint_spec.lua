@@ -313,4 +313,29 @@ describe("what checkpoints keep #quick", function()
     end
     assert.is_true(last < 0.8 * first)
   end)
+
+  it("computes again with the tensors that functional_call had in the module's places", function()
+    local net, x = nn.Linear(3, 3), moth.randn(2, 3)
+    local other = moth.randn(3, 3):requires_grad_()
+    local function gradient(call)
+      other.grad = nil
+      call():square():sum():backward()
+      return other.grad:clone()
+    end
+    for _, reentrant in ipairs { false, true } do
+      local Net = nn.class("Net")
+      function Net:__init() self.inner = net:clone() end
+      function Net:forward(v)
+        local function twice(u) return self.inner(self.inner(u):tanh()) end
+        return self.how and utils.checkpoint(twice, v, self.how) or twice(v)
+      end
+      local m = Net()
+      local function call()
+        return moth.func.functional_call(m, { ["inner.weight"] = other }, x:clone():requires_grad_())
+      end
+      local expected = gradient(call)
+      m.how = { use_reentrant = reentrant }
+      same({ expected }, { gradient(call) })
+    end
+  end)
 end)

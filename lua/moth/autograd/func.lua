@@ -7,6 +7,7 @@
 local trace = require "moth.lang.trace"
 local tree = require "moth.lang.tree"
 local B = require "moth_lua"
+local around = require "moth.autograd.around"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -40,12 +41,12 @@ local function entries(model)
 end
 
 local function put(changes)
+  local before = {}
   for i, c in ipairs(changes) do
-    local map, name, value = c[1], c[2], c[3]
-    changes[i] = { map, name, rawget(map, name) }
-    rawset(map, name, value)
+    before[i] = { c[1], c[2], rawget(c[1], c[2]) }
+    rawset(c[1], c[2], c[3])
   end
-  return changes
+  return before
 end
 
 local function restore(changes)
@@ -61,9 +62,10 @@ function M.functional_call(model, params, ...)
     if not B.is_tensor(t) then check.fail("functional_call: '%s' must be a tensor, got %s", path, type(t)) end
     for _, entry in ipairs(where[path]) do changes[#changes + 1] = { entry[1], entry[2], t } end
   end
-  put(changes)
+  local before, outer = put(changes), around.push(put, restore, changes)
   local results = pack(xpcall(model, trace.keep, ...))
-  restore(changes)
+  around.pop(outer)
+  restore(before)
   if not results[1] then trace.rethrow(results[2]) end
   return unpack(results, 2, results.n)
 end

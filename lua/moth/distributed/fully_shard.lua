@@ -13,6 +13,7 @@
 --
 -- A mesh of two dimensions shards along the second, and has replicas along the first (HSDP).
 local B = require "moth_lua"
+local around = require "moth.autograd.around"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local each = require "moth.each"
@@ -54,6 +55,7 @@ local Unit = class("Unit")
 
 -- Puts the whole parameters where the modules look for them, or the shards.
 local function show(unit, whole)
+  unit.is_shown = whole
   for i, places in ipairs(unit.places) do
     local t = whole and unit.full[i] or unit.shards[i]
     for _, place in ipairs(places) do rawset(place[1]._parameters, place[2], t) end
@@ -149,6 +151,15 @@ function Unit:leave()
   if tree.depth == 0 then end_of_forward(tree) end
 end
 
+-- While a checkpoint inside of the unit computes again.
+local function enter_again(unit)
+  U.ready(unit.handle)
+  local was = unit.is_shown
+  show(unit, true)
+  return { unit, was }
+end
+local function leave_again(state) show(state[1], state[2]) end
+
 -- Called by the first gradient of a result.
 function Unit:before_backward()
   local tree = self.tree
@@ -226,7 +237,8 @@ local function watch_inputs(unit, ...)
   end
 end
 
-local function finish(unit, ok, ...)
+local function finish(unit, outer, ok, ...)
+  around.pop(outer)
   unit:leave()
   if not ok then error((...), 0) end
   if B.grad_enabled() then
@@ -270,7 +282,7 @@ local function forward_of(unit)
     end
     unit:enter()
     watch_inputs(unit, ...)
-    return out(finish(unit, pcall(run, module, ...)))
+    return out(finish(unit, around.push(enter_again, leave_again, unit), pcall(run, module, ...)))
   end
 end
 

@@ -22,6 +22,7 @@
 -- The parameters of rank 0 of the group are given to all first. State dicts then have parts: dist.full_tensor and
 -- dist.get_model_state_dict put them together.
 local B = require "moth_lua"
+local around = require "moth.autograd.around"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local collectives = require "moth.distributed.collectives"
@@ -255,14 +256,22 @@ end
 -- A module whose parameters all ranks have, on their part of the positions: gradients are summed over the ranks.
 function styles.sequence(module, group)
   local forward = module.forward
-  module.forward = function(self, ...)
-    local registry, own = self._parameters, {}
+  local function enter(registry)
+    local own = {}
     for name, p in Ordered.items(registry) do
-      own[#own + 1] = { name, p }
+      own[#own + 1] = { registry, name, p }
       rawset(registry, name, dnn.copy_to(p, { group = group }))
     end
+    return own
+  end
+  local function leave(own)
+    for _, place in ipairs(own) do rawset(unpack(place)) end
+  end
+  module.forward = function(self, ...)
+    local own, outer = enter(self._parameters), around.push(enter, leave, self._parameters)
     local function done(ok, ...)
-      for _, pair in ipairs(own) do rawset(registry, pair[1], pair[2]) end
+      around.pop(outer)
+      leave(own)
       if not ok then error((...), 0) end
       return ...
     end

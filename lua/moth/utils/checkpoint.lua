@@ -11,6 +11,7 @@
 -- settings of forward, with hooks that collect what is saved; the run ends when the last tensor is there. The
 -- reentrant kind is an autograd.Function that calls backward in its backward.
 local B = require "moth_lua"
+local around = require "moth.autograd.around"
 local autograd = require "moth.autograd"
 local graph = require "moth.autograd.graph"
 local within = require "moth.dispatch.within"
@@ -49,7 +50,7 @@ end
 -- ---- the settings of forward ---------------------------------------------------------------------------
 
 local function settings(o)
-  return { rng = o.rng and { B.generator_state() } or nil, autocast = B.autocast_state() }
+  return { rng = o.rng and { B.generator_state() } or nil, autocast = B.autocast_state(), around = around.now() }
 end
 
 local function enter(s)
@@ -65,8 +66,8 @@ local function leave(was)
   B.set_grad_enabled(was.grad)
   B.set_autocast(was.autocast)
 end
--- Calls fn(...) under the settings that forward had, recording.
-local function as_before(s, fn, ...) return within(enter, leave, s, fn, ...) end
+-- Calls fn(...) under the settings that forward had, and inside of what it was called in, recording.
+local function as_before(s, fn, ...) return within(enter, leave, s, around.again, s.around, fn, ...) end
 
 -- ---- policies: what is kept nevertheless ------------------------------------------------------------------
 
