@@ -178,6 +178,48 @@ describe("utils.checkpoint #quick", function()
     assert.error_matches(function() attempt(changes(function() error("mine") end)) end, "mine")
   end)
 
+  for _, reentrant in ipairs { false, true } do
+    it("takes and gives tables, nested and with names, use_reentrant = " .. tostring(reentrant), function()
+      local o = { use_reentrant = reentrant }
+      local x, y = moth.tensor({ 1, 2 }, { requires_grad = true }), moth.tensor({ 3, 4 }, { requires_grad = true })
+      local memory = {}
+      local r, none, k = utils.checkpoint(function(t, factor, memory_of)
+        memory_of.seen = true
+        local z = t.x * t.deep[1]
+        return { z, deep = { z * factor, n = 5 }, name = "s", t.x:long(), z }, nil, t.x
+      end, { x = x, deep = { y * 2 }, flag = true }, 3, memory, o)
+      assert.same({ 1, 2 }, r[2]:totable())
+      assert.equal(5, r.deep.n)
+      assert.equal("s", r.name)
+      assert.is_nil(none)
+      assert.is_true(memory.seen);
+      (r[1] + r[3] + r.deep[1] + k):sum():backward() -- 5 * x * 2 y + x
+      assert.same({ 31, 41 }, x.grad:totable())
+      assert.same({ 10, 20 }, y.grad:totable())
+    end)
+  end
+
+  it("refuses objects that hold tensors where they would lose their history", function()
+    local x = moth.ones(1, { requires_grad = true })
+    local function f(a) return moth.distributions.Normal(a, 1) end
+    assert.error_matches(function() utils.checkpoint(f, x, { use_reentrant = true }) end,
+      "object of class Normal with a tensor .*use_reentrant = false")
+    assert.is_true(utils.checkpoint(f, x).loc:requires_grad())
+  end)
+
+  it("refuses what looks like options and is none; other tables are arguments", function()
+    local x = moth.ones(1, { requires_grad = true })
+    local function f(a, t) return t and a * t.scale or a end
+    for wrong, right in pairs { use_rentrant = "use_reentrant", debgu = "debug", polcy = "policy" } do
+      assert.error_matches(function() utils.checkpoint(f, x, { [wrong] = true }) end,
+        ("unknown option '%s'; did you mean '%s'"):format(wrong, right))
+    end
+    assert.error_matches(function() utils.checkpoint_sequential({ f, f }, 1, x, { eary_stop = true }) end, "early_stop")
+    assert.equal(2, utils.checkpoint(f, x, { scale = 2 }):item())
+    assert.equal(2, utils.checkpoint(f, x, { scale = 2, debgu = x }):item())
+    assert.equal(2, utils.checkpoint(f, x, { scale = 2, debgu = true }, { debug = false }):item())
+  end)
+
   it("computes as it is without gradients, checks its options", function()
     local net, x = block(), moth.randn(2, 6)
     local y = moth.no_grad(function() return utils.checkpoint(net, x) end)

@@ -16,6 +16,7 @@ local autograd = require "moth.autograd"
 local graph = require "moth.autograd.graph"
 local within = require "moth.dispatch.within"
 local trace = require "moth.lang.trace"
+local tree = require "moth.lang.tree"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -27,13 +28,27 @@ local OPTIONS = "use_reentrant preserve_rng_state determinism_check early_stop d
 local known = {}
 for name in OPTIONS:gmatch("%S+") do known[name] = true end
 
--- Splits a call's values: the last one is a table of options if one of its names is an option's.
+local names = {}
+for name in OPTIONS:gmatch("%S+") do names[#names + 1] = name end
+
+-- Splits a call's values: the last one is a table of options if one of its names is an option's. A table that only
+-- looks like one is an error: it would be an argument of the function's, and the option would do nothing.
 local function split(where, ...)
   local n, args = select("#", ...), { ... }
   local last = args[n]
   if type(last) == "table" and getmetatable(last) == nil then
-    for key in each(last) do
+    local odd, meant
+    for key, value in each(last) do
       if known[key] then return n - 1, args, check.options(where, last, OPTIONS) end
+      if type(key) ~= "string" or is_tensor(value) or type(value) == "table" then
+        odd = false
+      elseif odd == nil then
+        odd, meant = key, check.suggest(key, names)
+      end
+    end
+    if odd and meant ~= "" then
+      check.fail("[%s] unknown option '%s'%s; if the table is an argument of the function, give options, such as \z
+        { use_reentrant = false }, after it", where, odd, meant)
     end
   end
   return n, args, {}
@@ -330,43 +345,78 @@ end
 
 local function count(...) return { n = select("#", ...), ... } end
 
+-- The tensors of values (a list, or what holds lists), and what is left of them: together they make the values again.
+local function taken_apart(values)
+  local leaves, spec = tree.flatten(values)
+  local tensors, places, rest = {}, {}, {}
+  for i, v in ipairs(leaves) do
+    if is_tensor(v) then
+      tensors[#tensors + 1], places[#places + 1] = v, i
+    else
+      rest[i] = v
+    end
+  end
+  return tensors, { spec = spec, places = places, rest = rest, n = #leaves }
+end
+local function put_together(parts, tensors)
+  local leaves = {}
+  for i = 1, parts.n do leaves[i] = parts.rest[i] end
+  for k, place in ipairs(parts.places) do leaves[place] = tensors[k] end
+  return tree.unflatten(leaves, parts.spec)
+end
+
+-- An object among the results that holds a tensor of floating-point numbers: it would have no history.
+local function refuse_objects(parts)
+  for _, v in each(parts.rest) do
+    local mt = type(v) == "table" and getmetatable(v)
+    if type(mt) == "table" and not rawget(mt, "__module") then
+      for key, item in each(v) do
+        if is_tensor(item) and B.tensor_dtype(item).is_floating_point then
+          check.fail("[checkpoint] a result of the function is an object of class %s with a tensor '%s': the \z
+            reentrant kind gives gradients to tensors and plain tables of them alone. Use { use_reentrant = false }",
+            tostring(rawget(mt, "__name") or "?"), tostring(key))
+        end
+      end
+    end
+  end
+end
+
 local Reentrant = autograd.Function {
   name = "Checkpoint",
   forward = function(ctx, call, ...)
-    ctx.call, ctx.settings, ctx.n = call, settings(call.o), select("#", ...)
-    local tensors = {}
-    ctx.args, ctx.places = {}, {}
-    for i = 1, ctx.n do
-      local v = (select(i, ...))
-      if is_tensor(v) then
-        tensors[#tensors + 1] = v
-        ctx.places[#tensors] = i
-      else
-        ctx.args[i] = v
-      end
+    ctx.call, ctx.settings = call, settings(call.o)
+    ctx:save_for_backward(...)
+    local values = call.values -- the caller's own tables, which the function may write to
+    for i = 1, values and select("#", ...) or 0 do
+      if not rawequal(call.tensors[i], (select(i, ...))) then values = nil end -- under vmap
     end
-    ctx:save_for_backward(unpack(tensors))
-    return call.fn(...)
+    call.values, call.tensors = nil, nil
+    values = values or put_together(call.args, { ... })
+    local tensors
+    tensors, call.results = taken_apart(count(call.fn(unpack(values, 1, values.n))))
+    refuse_objects(call.results)
+    return unpack(tensors)
   end,
   backward = function(ctx, ...)
     if autograd.collecting() then
       error("[checkpoint] the reentrant kind does not work with autograd.grad: use { use_reentrant = false }", 0)
     end
-    local args, tensors = {}, { ctx:saved_tensors() }
-    for i = 1, ctx.n do args[i] = ctx.args[i] end
-    for k, place in ipairs(ctx.places) do
-      args[place] = B.detach(tensors[k], false)
-      if B.requires_grad(tensors[k]) then B.set_requires_grad(args[place], true) end
+    local tensors = { ctx:saved_tensors() }
+    for k, x in ipairs(tensors) do
+      tensors[k] = B.detach(x, false)
+      if B.requires_grad(x) then B.set_requires_grad(tensors[k], true) end
     end
-    local outputs = count(as_before(ctx.settings, ctx.call.fn, unpack(args, 1, ctx.n)))
-    local roots, grads, at = {}, {}, 0
-    for i = 1, outputs.n do
-      if is_tensor(outputs[i]) then
-        at = at + 1
-        if B.requires_grad(outputs[i]) then
-          roots[#roots + 1] = outputs[i]
-          grads[#roots] = (select(at, ...))
-        end
+    local args = put_together(ctx.call.args, tensors)
+    local outputs = taken_apart(count(as_before(ctx.settings, ctx.call.fn, unpack(args, 1, args.n))))
+    local due = #ctx.call.results.places
+    if #outputs ~= due then
+      error(("[checkpoint] the function gave %d tensors in forward and %d in its second run"):format(due, #outputs), 0)
+    end
+    local roots, grads = {}, {}
+    for i, output in ipairs(outputs) do
+      if B.requires_grad(output) then
+        roots[#roots + 1] = output
+        grads[#roots] = (select(i, ...))
       end
     end
     if #roots == 0 then
@@ -374,20 +424,25 @@ local Reentrant = autograd.Function {
     end
     B.set_grad_enabled(true)
     autograd.backward(roots, grads)
-    local out = { n = ctx.n + 1 }
-    for i = 1, ctx.n do out[i + 1] = is_tensor(args[i]) and B.get_grad(args[i]) or nil end
-    return unpack(out, 1, out.n)
+    local out = {}
+    for k, x in ipairs(tensors) do out[k + 1] = B.get_grad(x) end
+    return unpack(out, 1, #tensors + 1)
   end,
 }
 
 local function reentrant(fn, o, n, args)
+  args = { n = n, unpack(args, 1, n) }
+  local tensors, parts = taken_apart(args)
   local any = false
-  for i = 1, n do any = any or is_tensor(args[i]) and B.requires_grad(args[i]) end
+  for _, x in ipairs(tensors) do any = any or B.requires_grad(x) end
   if not any then
     check.fail("[checkpoint] none of the inputs requires a gradient: the reentrant kind would give the parameters \z
       none. Use { use_reentrant = false }, or input:requires_grad_()")
   end
-  return Reentrant({ fn = fn, o = o }, unpack(args, 1, n))
+  local call = { fn = fn, o = o, args = parts, values = args, tensors = tensors }
+  local outputs = { Reentrant(call, unpack(tensors)) }
+  local results = put_together(call.results, outputs)
+  return unpack(results, 1, results.n)
 end
 
 -- ---- public ----------------------------------------------------------------------------------------------
