@@ -209,4 +209,43 @@ describe("every public function #surface", function()
       error(#found .. " findings\n" .. table.concat(found, "\n", 1, math.min(#found, 30)), 0)
     end
   end)
+
+  it("names the option that a misspelt one was meant to be, methods of classes included", function()
+    local found, tried = {}, 0
+    local function try(name, fn, self)
+      local text = signature.of(fn)
+      if not text then return end
+      local _, params = signature.parameters(text)
+      local at = #params
+      while at > 0 and #params[at].name < 4 do at = at - 1 end
+      local first = params[1]
+      if at == 0 or text:find "%.%.%." or not first.named_only and first.type:find "table" or first.type:find "any"
+        or first.type:find "callable" or first.type:find "Module" then
+        return
+      end
+      local right = params[at].name
+      local wrong = right:sub(1, 2) .. right:sub(4) -- a letter is missing
+      for _, p in ipairs(params) do if p.name == wrong then return end end
+      tried = tried + 1
+      local said = ("unknown option '%s'; did you mean '"):format(wrong)
+      local ok, message = pcall(fn, { [wrong] = 1 })
+      if self and not tostring(message):find(said, 1, true) then ok, message = pcall(fn, self, { [wrong] = 1 }) end
+      if not tostring(message):find(said, 1, true) then
+        found[#found + 1] = ("%s{ %s }: %s"):format(name, wrong, ok and "passes" or tostring(message):gsub("\n.*", ""))
+      end
+    end
+    for _, name in ipairs(names) do
+      local fn = functions[name]
+      if type(fn) == "function" then try(name, fn) end
+    end
+    for name, cls in pairs(classes) do
+      for key, fn in pairs(cls) do
+        if type(key) == "string" and type(fn) == "function" then
+          try(name .. ":" .. key, fn, setmetatable({}, { __index = cls }))
+        end
+      end
+    end
+    assert.is_true(tried > 500, tried .. " tried")
+    assert.same({}, found)
+  end)
 end)

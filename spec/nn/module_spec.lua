@@ -476,6 +476,22 @@ describe("module hooks #quick", function()
     assert.equal(1, calls)
   end)
 
+  it("with prepend come first; other options are refused", function()
+    local m, seen = nn.ReLU(), {}
+    for i, o in ipairs { { prepend = false }, { prepend = true } } do
+      m:register_forward_pre_hook(function() seen[#seen + 1] = i end, o)
+      m:register_forward_hook(function() seen[#seen + 1] = i + 10 end, o)
+      m:register_full_backward_hook(function() seen[#seen + 1] = i + 20 end, o)
+    end
+    m(moth.ones(1, { requires_grad = true })):backward()
+    assert.same({ 2, 1, 12, 11, 22, 21 }, seen)
+    for _, name in ipairs { "forward_pre", "forward", "full_backward_pre", "full_backward" } do
+      assert.error_matches(function() m["register_" .. name .. "_hook"](m, print, { prepen = true }) end,
+        "unknown option 'prepen'; did you mean 'prepend'")
+    end
+    assert.error_matches(function() m:register_state_dict_pre_hook(print, { prepend = true }) end, "unknown option")
+  end)
+
   it("pass errors on, and must be functions", function()
     local m = nn.ReLU()
     assert.error_matches(function() m:register_forward_hook(3) end, "expected a function")

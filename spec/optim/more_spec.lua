@@ -304,6 +304,13 @@ describe("options of optimizers #quick", function()
     end)
     assert.equal("mine", o:state_dict().note)
     fails("expected a function", o.register_step_pre_hook, o, 3)
+    fails("did you mean 'prepend'", o.register_step_pre_hook, o, print, { prepen = true })
+    fails("takes one argument", o.step, o, nil, { foreach = true })
+    local order = {}
+    o:register_step_pre_hook(function() order[#order + 1] = 1 end)
+    o:register_step_pre_hook(function() order[#order + 1] = 2 end, { prepend = true })
+    o:step()
+    assert.same({ 2, 1 }, order)
   end)
 end)
 

@@ -482,6 +482,7 @@ end
 -- vmap(info, in_dims, …), which returns the results for a whole batch and their dimensions (without it vmap looks into
 -- forward and backward).
 function M.Function(spec)
+  check.options("[Function]", spec, "name forward backward setup_context jvp vmap")
   if type(spec.forward) ~= "function" or type(spec.backward) ~= "function" then
     check.fail("[Function] expected a table with functions 'forward' and 'backward'")
   end

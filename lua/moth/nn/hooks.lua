@@ -3,7 +3,6 @@
 -- Backward hooks see all gradients of a module's inputs (or outputs) together: its inputs and outputs pass
 -- through identity nodes: only the backward of one node sees several gradients at once.
 local B = require "moth_lua"
-local check = require "moth.utils.check"
 local class = require "moth.class"
 
 local M = {}
@@ -27,16 +26,15 @@ function Handle:remove()
   self.module = nil
 end
 
---- Adds `fn` to the hooks of a kind; returns a handle.
-function M.register(module, kind, fn)
-  if type(fn) ~= "function" then check.fail("register_%s_hook: expected a function, got %s", kind, type(fn)) end
+--- Adds `fn` to the hooks of a kind, before the others with `prepend`; returns a handle.
+function M.register(module, kind, fn, prepend)
   if not module._hooks then
     module._hooks = {}
     for _, k in ipairs(kinds) do module._hooks[k] = {} end
   end
   local handle = Handle(module, kind, fn)
   local list = { unpack(module._hooks[kind]) }
-  list[#list + 1] = handle
+  table.insert(list, prepend and 1 or #list + 1, handle)
   module._hooks[kind] = list
   return handle
 end

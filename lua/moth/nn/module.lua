@@ -378,19 +378,25 @@ function Module:clone() return require "moth.nn.clone"(self) end
 -- replaces the value that the hook was given.
 -- forward_pre: fn(module, input); forward: fn(module, input, output);
 -- full_backward_pre: fn(module, grad_output); full_backward: fn(module, grad_input, grad_output).
-function Module:register_forward_pre_hook(fn) return hooks.register(self, "forward_pre", fn) end
-function Module:register_forward_hook(fn) return hooks.register(self, "forward", fn) end
-function Module:register_full_backward_pre_hook(fn) return hooks.register(self, "backward_pre", fn) end
-function Module:register_full_backward_hook(fn) return hooks.register(self, "backward", fn) end
+-- With { prepend = true } before those that are there.
+for name, kind in each { forward_pre = "forward_pre", forward = "forward", full_backward_pre = "backward_pre",
+  full_backward = "backward" } do
+  local method = ("register_%s_hook"):format(name)
+  Module[method] = signature.method(method .. "(function hook, *, bool prepend=false)", function(self, fn, prepend)
+    return hooks.register(self, kind, fn, prepend)
+  end)
+end
 
 --- Hooks of state dicts, for this module's part of them; each registration returns a handle with remove().
 -- state_dict_pre: fn(module, prefix) before its entries are collected; state_dict_post: fn(module, state_dict, prefix)
 -- after; load_state_dict_pre: fn(module, state_dict, prefix), which may change the entries (of a copy);
 -- load_state_dict_post: fn(module, missing, unexpected), lists of names.
-function Module:register_state_dict_pre_hook(fn) return state_dict.register(self, "state_dict_pre", fn) end
-function Module:register_state_dict_post_hook(fn) return state_dict.register(self, "state_dict_post", fn) end
-function Module:register_load_state_dict_pre_hook(fn) return state_dict.register(self, "load_state_dict_pre", fn) end
-function Module:register_load_state_dict_post_hook(fn) return state_dict.register(self, "load_state_dict_post", fn) end
+for _, kind in ipairs { "state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post" } do
+  local method = ("register_%s_hook"):format(kind)
+  Module[method] = signature.method(method .. "(function hook)", function(self, fn)
+    return state_dict.register(self, kind, fn)
+  end)
+end
 
 --- The text between the parentheses of the printed module; subclasses override it.
 function Module.extra_repr() return "" end

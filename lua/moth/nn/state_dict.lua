@@ -30,7 +30,6 @@ end
 
 --- Adds fn to the hooks of a kind; returns a handle with remove().
 function M.register(module, kind, fn)
-  if type(fn) ~= "function" then check.fail("[register_%s_hook] expected a function, got %s", kind, class.name(fn)) end
   local hooks = rawget(module, "_state_hooks")
   if not hooks then
     hooks = {}

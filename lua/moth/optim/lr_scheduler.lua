@@ -255,7 +255,8 @@ function Plateau:apply()
 end
 
 --- @tparam number metric the value to minimise (mode "min") or maximise; a number or a tensor of one element
-function Plateau:step(metric)
+function Plateau:step(metric, ...)
+  if select("#", ...) > 0 then check.fail("[lr_scheduler.ReduceLROnPlateau] step takes one argument, the metric") end
   if B.is_tensor(metric) then metric = metric:item() end
   if type(metric) ~= "number" then -- NaN is one, and no improvement
     check.fail("ReduceLROnPlateau:step: metric must be a number, got %s", metric == nil and "nil" or type(metric))

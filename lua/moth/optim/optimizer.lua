@@ -195,7 +195,8 @@ local function update(self) moth.no_grad(update_groups, self) end
 
 --- Updates the parameters from their gradients.
 -- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
-function Optimizer:step(closure)
+function Optimizer:step(closure, ...)
+  if select("#", ...) > 0 then check.fail("[optim.%s] step takes one argument, a function", self.__name) end
   if closure ~= nil and type(closure) ~= "function" then
     check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))
   end
@@ -258,17 +259,14 @@ local function registers(method, at)
   local name = ("register_%s_%s_hook"):format(method, at)
   --- register_step_pre_hook(fn), register_step_post_hook(fn), and the same for state_dict and load_state_dict:
   -- fn(optimizer) is called before or after; that after state_dict may return another one. Returns a handle with
-  -- remove().
-  Optimizer[name] = function(self, fn)
-    if not check.is_callable(fn) then
-      check.fail("[optim.%s] %s: expected a function, got %s", self.__name, name, class.name(fn))
-    end
+  -- remove(). With { prepend = true } before those that are there.
+  Optimizer[name] = signature.method(name .. "(callable hook, *, bool prepend=false)", function(self, fn, prepend)
     local hooks = with_hooks(self, method)
     local handle, list = Handle(hooks, at, fn), { unpack(hooks[at]) }
-    list[#list + 1] = handle
+    table.insert(list, prepend and 1 or #list + 1, handle)
     hooks[at] = list
     return handle
-  end
+  end)
 end
 for _, method in ipairs { "step", "state_dict", "load_state_dict" } do
   registers(method, "pre")
