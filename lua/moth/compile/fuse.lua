@@ -211,7 +211,12 @@ local function can_merge(a, b)
   return true
 end
 
-local function is_able(call) return (call.map or call.reduce or call.view) and #call.results == 1 or false end
+-- A value without elements belongs to no group: its dimension of size 0 lies on no axis of one, no more than one of
+-- size 1 does, so that a view of no element would be taken for one of all.
+local function is_able(call)
+  return (call.map or call.reduce or call.view) and #call.results == 1
+    and lower.numel(call.results[1].facts.shape) > 0
+end
 
 -- The steps of calls.
 local function build(calls)
