@@ -441,7 +441,7 @@ install-lua: all
 	$(Q)ln -sf moth '$(DESTDIR)$(BINDIR)/mothrun'
 	$(Q)rm -rf '$(DESTDIR)$(LUADIR)/moth' # a file of an older version would be found before a folder of its name
 	$(Q)mkdir -p '$(DESTDIR)$(LUADIR)' && to=$$(cd '$(DESTDIR)$(LUADIR)' && pwd) && for dir in lua $(GEN); do \
-	  (cd $$dir && find moth -name '*.lua' -exec install -D -m 644 {} "$$to"/{} \;) || exit 1; done
+	  (cd $$dir && find moth '(' -name '*.lua' -o -name 'digits.*' ')' -exec install -D -m 644 {} "$$to"/{} \;) || exit 1; done
 	$(INSTALL) 644 lua/moth/library/extension.mk '$(DESTDIR)$(LUADIR)/moth/library/extension.mk'
 	$(INSTALL) 644 -t '$(DESTDIR)$(LUADIR)/moth/include' $(HEADERS)
 install: install-lua

@@ -6,7 +6,7 @@ local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
 
 moth.manual_seed(0)
-local ds = moth.datasets.Synthetic { n = 128, transform = moth.transforms.ToTensor() }
+local ds = moth.datasets.Digits { size = 28, transform = moth.transforms.ToTensor() }
 local images, labels = moth.data.DataLoader(ds, { batch_size = 128 }):iter()()
 
 local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(),

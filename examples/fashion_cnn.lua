@@ -1,13 +1,14 @@
 -- A small convolutional network on 28x28 images of ten classes.
 --
 --     luajit examples/fashion_cnn.lua [options]
---       --dataset fashion|mnist|synthetic   default: fashion where it is found or can be downloaded, else synthetic
---                                           images; mnist lies in $MOTH_DATA/mnist
+--       --dataset fashion|mnist|digits|idx   default: fashion or mnist where their files are, else fashion where it can
+--                         be downloaded, else the 1,797 digits that come with moth; idx: files of your own in DIR
 --       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
 --       --epochs 5  --batch-size 64  --lr 1e-3  --seed 42  --device cpu|cuda
 --       --limit N         use the first N training images only
 local moth = require "moth"
-local nn, optim, data, datasets, T = moth.nn, moth.optim, moth.data, moth.datasets, moth.transforms
+local nn, optim, data = moth.nn, moth.optim, moth.data
+local pictures = require "moth.examples.pictures"
 
 local options = { dataset = false, data = false, epochs = 5, batch_size = 64, lr = 1e-3, seed = 42, limit = 0,
   device = moth.cuda.is_available() and "cuda" or "cpu" }
@@ -30,24 +31,8 @@ local device = moth.device(options.device)
 
 -- ---- data ------------------------------------------------------------------------------------------
 
-local sets = { -- class, mean and deviation of the pixels
-  fashion = { "FashionMNIST", 0.2860, 0.3530 }, mnist = { "MNIST", 0.1307, 0.3081 },
-  synthetic = { "Synthetic", 0.35, 0.27 },
-}
-local set = sets[options.dataset or "fashion"] or usage("--dataset is fashion, mnist or synthetic")
-local function open(train)
-  local o = { train = train, transform = T.Compose { T.ToTensor(), T.Normalize({ set[2] }, { set[3] }) } }
-  if options.dataset == "synthetic" then return datasets.Synthetic(o) end
-  o.download, o.synthetic = true, not options.dataset
-  return datasets[set[1]](options.data or nil, o)
-end
-
-local train_data, test_data = open(true), open(false)
-if train_data.why then
-  io.stderr:write("No FashionMNIST here, and it cannot be downloaded: training on synthetic images instead.\n(",
-    train_data.why, ")\n")
-end
-io.stderr:write(tostring(train_data), "\n")
+if options.dataset and not pictures.kinds[options.dataset] then usage "--dataset is fashion, mnist, digits or idx" end
+local train_data, test_data = pictures.open(options.dataset or nil, options.data or nil)
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
 end

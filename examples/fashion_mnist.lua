@@ -1,11 +1,12 @@
 -- The lab: a fully connected network classifies 28x28 images into ten classes.
 --
 --     luajit examples/fashion_mnist.lua [options]
---       --dataset fashion|mnist|synthetic   default: mnist where $MOTH_DATA/mnist is, else fashion where it is
---                                           found or can be downloaded, else synthetic images. Where MNIST's t10k
---                                           files are all there is, they are divided: 8,000 train, 2,000 test
+--       --dataset fashion|mnist|digits|idx   default: fashion or mnist where their files are, else fashion where it can
+--                         be downloaded, else the 1,797 digits that come with moth. Where MNIST's t10k files are all
+--                         there is, they are divided: 8,000 train, 2,000 test. idx: files of your own in DIR with the
+--                         names of MNIST's
 --       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
---       --epochs 10  --batch-size 64  --lr 1e-3  --hidden 256  --seed 42  --device cpu|cuda
+--       --epochs 10 (digits: 20)  --batch-size 64  --lr 1e-3  --hidden 256  --seed 42  --device cpu|cuda
 --       --limit N         use the first N training images only
 --       --clip 1.0        clip the norm of the gradients, and print it before and after
 --       --steplr          train with and without a tenth of the rate after every 5 epochs
@@ -14,13 +15,14 @@
 --       --stage tune      a few epochs at several learning rates, compared on held-out images
 --       --save PATH       the checkpoint, fashion_classifier_checkpoint.mth
 local moth = require "moth"
-local nn, optim, data, datasets = moth.nn, moth.optim, moth.data, moth.datasets
-local T = moth.transforms
+local nn, optim, data = moth.nn, moth.optim, moth.data
+local pictures = require "moth.examples.pictures"
+local curve = require("moth.repl.picture").curve
 
 -- ---- options ---------------------------------------------------------------------------------------
 
 local options = {
-  dataset = false, data = false, epochs = 10, batch_size = 64, lr = 1e-3, hidden = 256, seed = 42, limit = 0, clip = 0,
+  dataset = false, data = false, epochs = 0, batch_size = 64, lr = 1e-3, hidden = 256, seed = 42, limit = 0, clip = 0,
   steplr = false, stage = "full", device = moth.cuda.is_available() and "cuda" or "cpu",
   save = "fashion_classifier_checkpoint.mth",
 }
@@ -60,50 +62,11 @@ print("Training on: " .. tostring(device))
 
 -- ---- data ------------------------------------------------------------------------------------------
 
-local function say(...) io.stderr:write(string.format(...), "\n") end
-
--- Training and test set of a kind; the pixels are normalised by the statistics of the set.
-local function open(kind)
-  local function pair(make, mean, std)
-    local t = T.Compose { T.ToTensor(), T.Normalize({ mean }, { std }) }
-    return make(true, t), make(false, t)
-  end
-  local root = options.data or nil
-  if kind == "synthetic" then
-    return pair(function(train, t) return datasets.Synthetic { train = train, transform = t } end, 0.35, 0.27)
-  elseif kind == "mnist" and not datasets.MNIST.available(root, "train") and datasets.MNIST.available(root, "t10k") then
-    say("Only MNIST's test images are here: the first 8,000 of them train, the last 2,000 test.")
-    return pair(function(train, t)
-      local all = datasets.MNIST(root, { split = "t10k", transform = t })
-      return data.Subset(all, train and moth.arange(1, 8001) or moth.arange(8001, 10001))
-    end, 0.1307, 0.3081)
-  elseif kind == "mnist" then
-    return pair(function(train, t)
-      return datasets.MNIST(root, { train = train, download = true, transform = t })
-    end, 0.1307, 0.3081)
-  elseif kind == "fashion" then
-    return pair(function(train, t)
-      return datasets.FashionMNIST(root, { train = train, download = true, transform = t })
-    end, 0.2860, 0.3530)
-  end
-  usage("--dataset is fashion, mnist or synthetic, not " .. tostring(kind))
+if options.dataset and not pictures.kinds[options.dataset] then
+  usage("--dataset is fashion, mnist, digits or idx, not " .. tostring(options.dataset))
 end
-
-local train_data, test_data
-if options.dataset then
-  train_data, test_data = open(options.dataset)
-elseif datasets.MNIST.available(options.data or nil) then
-  train_data, test_data = open("mnist")
-else
-  local ok, a, b = pcall(open, "fashion")
-  if not ok then
-    say("No FashionMNIST here, and it cannot be downloaded: training on synthetic images instead.\n(%s)", tostring(a))
-    a, b = open("synthetic")
-  end
-  train_data, test_data = a, b
-end
-local whole = train_data.dataset or train_data -- the images themselves, where a part of them is trained on
-say("%s", tostring(whole))
+local train_data, test_data, whole = pictures.open(options.dataset or nil, options.data or nil)
+if options.epochs == 0 then options.epochs = train_data:size() < 5000 and 20 or 10 end
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
 end
@@ -216,7 +179,7 @@ end
 local function train(model, steplr)
   local optimizer = optim.Adam(model:parameters(), { lr = options.lr })
   local scheduler = steplr and optim.lr_scheduler.StepLR(optimizer, { step_size = 5, gamma = 0.1 })
-  local test_accuracy
+  local test_accuracy, losses, accuracies = nil, {}, {}
   for epoch = 1, options.epochs do
     local label = ("Epoch %2d/%d"):format(epoch, options.epochs)
     local train_loss, train_accuracy, norms = train_one_epoch(model, train_loader, optimizer, label)
@@ -230,7 +193,13 @@ local function train(model, steplr)
         norms.before / steps, norms.after / steps, options.clip))
     end
     if scheduler then scheduler:step() end
+    losses[epoch], accuracies[epoch] = train_loss, test_accuracy
     io.stdout:flush()
+  end
+  if options.epochs > 1 then
+    local size = { columns = 60, lines = 6 }
+    print("Train loss by epoch:\n" .. curve(losses, nil, size))
+    print("Test accuracy by epoch:\n" .. curve(accuracies, nil, size))
   end
   return optimizer, test_accuracy
 end

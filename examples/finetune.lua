@@ -5,7 +5,7 @@
 --                                [--curve c.svg] [--checkpoint FILE] [--picture some.png]
 --
 -- --images: a folder with a folder of .png or .jpg files for each class. Without it, one is made: MNIST's digits
--- ($MOTH_DATA/mnist) in a mirror, --few of each; or, where MNIST is not there, pictures that are drawn.
+-- ($MOTH_DATA/mnist) in a mirror, --few of each; or, where MNIST is not there, UCI's digits.
 -- --before: steps of the network that others learn from; --steps: of the new one, after a third as many of its last
 -- layer alone.
 local moth = require "moth"
@@ -20,8 +20,8 @@ local to_tensor = T.Compose { T.ToTensor(), T.Normalize({ 0.1307 }, { 0.3081 }) 
 
 local function make_folder(path) os.execute(("mkdir -p '%s'"):format(path)) end
 local mnist = datasets.MNIST.available(nil, "test")
-local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Synthetic { train = false }
-print(mnist and "pictures: MNIST's test images" or "pictures: drawn ones; MNIST is not in $MOTH_DATA")
+local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Digits { size = 28 }
+print(mnist and "pictures: MNIST's test images" or "pictures: UCI's digits; MNIST is not in $MOTH_DATA")
 
 local many = math.floor(source:size() * 0.8) -- of these the first network learns; the folder is made of the others
 

@@ -31,7 +31,7 @@ local function contents(path)
 end
 
 local mnist = datasets.MNIST.available(nil, "test")
-local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Synthetic { train = false }
+local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Digits { size = 28 }
 local test_from = math.floor(source:size() * 0.9)
 local folder
 if o.shards == "" then
@@ -50,7 +50,7 @@ if o.shards == "" then
     f:write(("\0"):rep(1024))
     f:close()
   end
-  print(("%d samples of %s in 4 shards"):format(written, mnist and "MNIST" or "drawn pictures"))
+  print(("%d samples of %s in 4 shards"):format(written, mnist and "MNIST" or "UCI's digits"))
 end
 
 -- ---- training ------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 local options = {
   custom_function = "--quick", dtype_precision = "--quick", maml = "--quick", manual_backprop = "--quick",
   micrograd = "--quick", ffi_train = "100",
-  fashion_cnn = "--dataset synthetic --limit 640 --epochs 25",
-  fashion_mnist = "--dataset synthetic --limit 640 --epochs 25 --save %s",
+  fashion_cnn = "--dataset digits --limit 640 --epochs 25",
+  fashion_mnist = "--dataset digits --limit 640 --epochs 25 --save %s",
   chat = "</dev/null", finetune_gpt = "--before 2 --steps 250 --batch 1 --save %s",
   char_gpt = "--layers 1 --width 16 --heads 2 --context 8 --batch 2 --warmup 2 --length 10 --steps 250 --save %s",
 }

@@ -4,7 +4,7 @@ local luajit = os.getenv("LUAJIT") or "luajit"
 
 local function lab(device, options)
   local path = os.tmpname()
-  local pipe = assert(io.popen(("%s examples/fashion_mnist.lua --dataset synthetic --device %s --save %s %s 2>&1")
+  local pipe = assert(io.popen(("%s examples/fashion_mnist.lua --dataset digits --device %s --save %s %s 2>&1")
     :format(luajit, device, path, options)))
   local text = pipe:read("*a")
   pipe:close()

@@ -103,6 +103,12 @@ describe("files as data #quick", function()
     local json = data.JSONL(file('{"a":1,"b":null,"c":[1,2]}\n{"a":2}\n{x}\n'))
     assert.same({ a = 1, c = { 1, 2 } }, json:get(1))
     assert.error_matches(function() json:get(3) end, "line 3: Expected")
+    local packed = file("one\r\n\ntwo\nthree")
+    assert(os.execute(("unset LD_PRELOAD; gzip -c '%s' > '%s.gz'"):format(packed, packed)) == 0)
+    finally(function() os.remove(packed .. ".gz") end)
+    local unpacked = data.TextLines(packed .. ".gz")
+    assert.same({ 3, "two", "three" }, { unpacked:size(), unpacked:get(2), unpacked:get(3) })
+    assert.error_matches(function() data.TextLines(file("\31\139 is no gzip")) end, "%[data.TextLines%] .*gunzip")
     local upper = data.TextLines(file("a\nb\nc\nd\n"), { transform = string.upper })
     local seen = {}
     for batch in data.DataLoader(upper, { batch_size = 3, num_workers = 2 }):iter() do seen[#seen + 1] = batch end

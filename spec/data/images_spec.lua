@@ -266,6 +266,29 @@ describe("image sets #quick", function()
     assert.error_matches(test, "t10k%-labels")
   end)
 
+  it("the digits come with moth: two parts, labels from 1, any size, workers", function()
+    local train, test = datasets.Digits(), datasets.Digits { split = "test" }
+    assert.equal("Digits: 1438 images of [8, 8], 10 classes", tostring(train))
+    assert.same({ 359, "test", false }, { test:size(), test.split, test.train })
+    assert.equal(359, datasets.Digits({ train = false }):size())
+    -- The first line of the file: a 0, whose third pixel is 5 of 16; the fifth is the first test image.
+    local x, y = train:get(1)
+    assert.same({ 0, 0, 80, 207, 143, 16, 0, 0 }, x[1]:totable())
+    assert.same({ 1, "0", moth.uint8 }, { y, train.classes[y], x:dtype() })
+    assert.equal("4", test.classes[select(2, test:get(1))])
+    assert.same({ 178, 182, 177, 183, 181, 182, 181, 179, 174, 180 }, -- as UCI counts them
+      (moth.bincount(train.labels) + moth.bincount(test.labels)):totable())
+    local large = datasets.Digits { size = 28, transform = T.Compose { T.ToTensor() } }
+    local loader = moth.data.DataLoader(large, { batch_size = 100, num_workers = 1 })
+    local images, labels = loader:iter()()
+    assert.equal("[100, 1, 28, 28]", tostring(images:size()))
+    assert.is_true(labels:equal(train.labels:narrow(1, 1, 100)))
+    assert.error_matches(function() datasets.Digits { split = "val" } end, 'split must be "train" or "test"')
+    assert.error_matches(function() datasets.Digits { split = "test", train = false } end, "train or split, not both")
+    local help = require("moth.repl.help").text("moth.datasets.Digits", datasets.Digits)
+    assert.matches("UCI's Optical Recognition.*CC BY 4%.0", (help:gsub("%s+", " ")))
+  end)
+
   it("synthetic images are the same for a seed, and say that they are made up", function()
     local a = datasets.Synthetic({ n = 50 })
     moth.manual_seed(9)

@@ -1,5 +1,5 @@
---- Trains the network that nginx serves, on MNIST where its images are (--data DIR, $MOTH_DATA), else on synthetic
--- images.
+--- Trains the network that nginx serves, on MNIST where its images are (--data DIR, $MOTH_DATA), else on the
+-- digits that come with moth.
 --
 --     moth examples/hosts/nginx/train.lua [--steps 500] [--hidden 256] [--data DIR] [--checkpoint digits.mth]
 local moth = require "moth"
@@ -19,7 +19,7 @@ for _, split in ipairs { "train", "t10k" } do
     break
   end
 end
-set = set or moth.datasets.Synthetic()
+set = set or moth.datasets.Digits { size = 28 }
 print(set)
 local x, y = set.images:float():div(255):flatten(2), set.labels
 local held = math.floor(x:size(1) / 5) -- the last fifth is not trained on

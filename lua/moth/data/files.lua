@@ -7,6 +7,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local strings = require "moth.data.strings"
+local gunzip = require "moth.utils.gunzip"
 local Dataset = require("moth.data.dataset").Dataset
 local each = require "moth.each"
 
@@ -89,17 +90,26 @@ local function index_lines(bytes, quoted)
   return moth.tensor(begins, { dtype = moth.int64 }), moth.tensor(ends, { dtype = moth.int64 })
 end
 
---- The lines of a text file that are not empty: sample i is a string, or what transform makes of it.
+local GUNZIP_MOST = 2 ^ 31 -- bytes of a .gz in memory
+
+--- The lines of a text file that are not empty: sample i is a string, or what transform makes of it. A file that is
+-- compressed by gzip is expanded in memory.
 local TextLines = class("TextLines", Dataset)
 M.TextLines = TextLines
 
 local function open_lines(self, path, quoted)
   local f, why = io.open(path, "rb")
   if not f then check.fail("[data.%s] cannot open %s", self.__name, why) end
-  local empty = f:seek("end") == 0
+  local head, empty = f:read(2), f:seek("end") == 0
   f:close()
   self.path = path
   self.bytes = empty and strings.bytes("") or map(path, { dtype = moth.uint8, offset = 0 })
+  if head == "\31\139" then
+    local text
+    text, why = gunzip(ffi.string(self.bytes:data(), self.bytes:numel()), GUNZIP_MOST)
+    if not text then check.fail("[data.%s] %s: %s", self.__name, path, why) end
+    self.bytes, empty = strings.bytes(text), text == ""
+  end
   self.begins, self.ends = index_lines(empty and self.bytes:narrow(1, 1, 0) or self.bytes, quoted)
 end
 

@@ -1,4 +1,4 @@
---- A data set of uint8 images in memory with a transform: the base of MNIST, FashionMNIST and Synthetic.
+--- A data set of uint8 images in memory with a transform: the base of MNIST, FashionMNIST, Digits and Synthetic.
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"

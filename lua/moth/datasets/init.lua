@@ -29,7 +29,7 @@ end)
 
 local files = {
   MNIST = { "mnist", "MNIST" }, FashionMNIST = { "mnist", "FashionMNIST" }, Synthetic = { "synthetic" },
-  ImageDataset = { "images" }, IDX = { "idx" }, ImageFolder = { "folder" },
+  Digits = { "digits" }, ImageDataset = { "images" }, IDX = { "idx" }, ImageFolder = { "folder" },
 }
 
 return require("moth.lang.lazy")(M, "moth.datasets.", files)

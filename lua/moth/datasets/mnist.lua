@@ -16,10 +16,10 @@ local each = require "moth.each"
 local md5 = require "moth.utils.md5"
 local ImageDataset = require "moth.datasets.images"
 local IDX = require "moth.datasets.idx"
+local is_train = require "moth.datasets.split"
 local sources = require "moth.datasets.sources"
 local system = require "moth.utils.system"
 
-local parts = { train = "train", test = "t10k", t10k = "t10k" } -- split -> prefix of its files' names
 local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 -- ---- finding ---------------------------------------------------------------------------------------
@@ -49,24 +49,38 @@ end
 local quoted = system.quoted
 local function run(command) return os.execute(command .. " 2>/dev/null") == 0 end
 
+-- Connecting, or waiting for a byte, takes so many seconds at most.
+local PATIENCE = 5
+
+-- Downloads a file. Returns true, or nil and what the program for it says.
 local function fetch(url, path)
-  local tool = ("curl -fsSL --connect-timeout 10 --max-time 600 -o %s %s"):format(quoted(path), quoted(url))
-  if run("command -v curl >/dev/null") then return run(tool) end
-  return run(("wget -q -T 30 -t 2 -O %s %s"):format(quoted(path), quoted(url)))
+  local tool = ("curl -fsSL --connect-timeout %d --speed-time %d --speed-limit 1 --max-time 600 -o"):format(PATIENCE,
+    PATIENCE)
+  if not run("command -v curl >/dev/null") then
+    if not run("command -v wget >/dev/null") then return nil, "neither curl nor wget is there; HINT: make deps" end
+    tool = ("wget -nv -t 1 -T %d -O"):format(PATIENCE)
+  end
+  local pipe = io.popen(("{ %s %s %s; } 2>&1; echo $?"):format(tool, quoted(path), quoted(url)))
+  local said = pipe:read("*a")
+  pipe:close()
+  local text, status = said:match("^(.-)%s*(%d+)\n$")
+  if status == "0" then return true end
+  return nil, (text or said):match("[^\n]*$")
 end
 
 -- Downloads a file of a source into `folder` from the first mirror that gives the right checksum. Returns nil, or why
 -- it failed.
 local function download(source, folder, file)
-  local path, why = folder .. "/" .. file .. ".gz", "no mirror could be reached: this machine is offline, or has " ..
-    "neither curl nor wget"
+  local path, why = folder .. "/" .. file .. ".gz", nil
   for _, mirror in ipairs(source.mirrors) do
     local part = ("%s.%d.part"):format(path, math.floor(os.clock() * 1e6) % 1e6)
-    if fetch(mirror .. file .. ".gz", part) then
+    local ok, said = fetch(mirror .. file .. ".gz", part)
+    if not ok then
+      why = why or "no mirror could be reached: " .. said
+    else
       if B.sha256_file(part) == source.sha256[file] then
-        local ok, err = os.rename(part, path)
+        ok, why = os.rename(part, path)
         if ok then return nil end
-        why = err
       else
         why = mirror .. file .. ".gz has another SHA-256 sum than expected"
       end
@@ -131,13 +145,7 @@ end
 -- ---- the sets --------------------------------------------------------------------------------------
 
 -- "train" or "t10k" for the options `train` and `split`.
-local function part_of(where, o)
-  if o.split ~= nil and o.train ~= nil then check.fail("%s: give train or split, not both", where) end
-  if o.split ~= nil then
-    return parts[o.split] or check.fail("%s: split must be \"train\" or \"test\", got %s", where, tostring(o.split))
-  end
-  return o.train == false and "t10k" or "train"
-end
+local function part_of(where, o) return is_train(where, o) and "train" or "t10k" end
 
 -- The error message for missing files of `part`: why, and what to do.
 local function absent(source, root, part, failed)

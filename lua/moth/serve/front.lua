@@ -9,7 +9,7 @@ local ffi = require "ffi"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local frames = require "moth.serve.frames"
-local gunzip = require "moth.serve.gunzip"
+local gunzip = require "moth.utils.gunzip"
 
 local M = {}
 
@@ -233,8 +233,11 @@ function Request:body(most, seconds)
     end
   end
   local body = table.concat(whole) .. table.concat(parts)
-  if coding == "gzip" and body ~= "" then return gunzip(body, most) end
-  return body
+  if coding ~= "gzip" or body == "" then return body end
+  local text, wrong, large = gunzip(body, most)
+  if large then return nil, 413, ("the body expands to over %.0f bytes"):format(most) end
+  if not text then return nil, 400, "the body: " .. wrong end
+  return text
 end
 
 local WRITE = 30 -- seconds in which a client must take a piece of what is written
