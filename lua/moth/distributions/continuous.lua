@@ -203,10 +203,12 @@ function Kumaraswamy:draw(shape, generator)
 end
 function Kumaraswamy:density(x)
   local a, b = self.concentration1, self.concentration0
-  return a:log() + b:log() + (a - 1) * x:log() + (b - 1) * (-x:pow(a)):log1p()
+  return a:log() + b:log() + (a - 1):xlogy(x) + moth.special.xlog1py(b - 1, -x:pow(a))
 end
 function Kumaraswamy:distribution(x)
-  return -((-x:pow(self.concentration1)):log1p() * self.concentration0):expm1()
+  local one = x:ge(1) -- the logarithm of 0 has no gradient
+  local y = moth.where(one, 0.5, x):pow(self.concentration1)
+  return moth.where(one, 1, -((-y):log1p() * self.concentration0):expm1())
 end
 function Kumaraswamy:quantile(p)
   return (-((-p):log1p() / self.concentration0):expm1()):pow(self.concentration1:reciprocal())

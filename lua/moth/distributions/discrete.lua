@@ -1,5 +1,5 @@
---- Bernoulli, ContinuousBernoulli, Geometric, Binomial, NegativeBinomial, Poisson: counts and yes or no. Counts are
--- numbers from 0.
+--- Bernoulli, Geometric, Binomial, NegativeBinomial, Poisson, ContinuousBernoulli (in continuous_bernoulli.lua): counts
+-- and yes or no. Counts are numbers from 0.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -8,6 +8,7 @@ local signature = require "moth.utils.signature"
 local Distribution = require "moth.distributions.distribution"
 local constraints = require "moth.distributions.constraints"
 local util = require "moth.distributions.util"
+local continuous = require "moth.distributions.continuous_bernoulli"
 
 local M = {}
 local NAN = 0 / 0
@@ -24,6 +25,7 @@ local function binary(cls)
   cls.params = { { "probs", constraints.unit_interval }, { "logits", constraints.real } }
   function cls:lazy_probs() return util.logits_to_probs(self.logits, true) end
   function cls:lazy_logits() return util.probs_to_logits(self.probs, true) end
+  cls.chances = util.chances
 end
 local function rate_of(t, shape, generator) return moth.rand(shape, util.options(t, generator)) end
 
@@ -34,7 +36,10 @@ Bernoulli.has_enumerate_support = true
 Bernoulli.__init = signature.init("distributions.Bernoulli(" .. of_probs, function(self, o) self:begin_probs(o, 0) end)
 function Bernoulli:get_mean() return self.probs end
 function Bernoulli:get_mode() return util.where(self.probs:eq(0.5), NAN, self.probs:ge(0.5):to(self.probs:dtype())) end
-function Bernoulli:get_variance() return self.probs * (1 - self.probs) end
+function Bernoulli:get_variance()
+  local _, _, p, rest = self:chances()
+  return p * rest
+end
 function Bernoulli:draw(shape, generator)
   return (self.probs:expand(self:extended(shape)):bernoulli { generator = generator })
 end
@@ -45,69 +50,7 @@ function Bernoulli:enumerate(expand)
   return self:enumerated(moth.arange(2, util.options(self:param())), expand)
 end
 
-local ContinuousBernoulli = define("ContinuousBernoulli", constraints.unit_interval)
-binary(ContinuousBernoulli)
-ContinuousBernoulli.has_rsample = true
---- On [0, 1], with a density that grows or falls exponentially: what a Bernoulli likelihood of grey values lacks. lims:
--- between them series are used, as the formulas cancel at 1/2.
-ContinuousBernoulli.__init = signature.init("distributions.ContinuousBernoulli(Tensor|number probs?, \z
-  Tensor|number logits?, number[] lims?, *, bool validate_args?)", function(self, o)
-  self.lims = o.lims or { 0.499, 0.501 }
-  if #self.lims ~= 2 then check.fail("[distributions.ContinuousBernoulli] 'lims' are two numbers") end
-  self:begin_probs(o, 0)
-  if self.given == "probs" then self.probs = util.clamp_probs(self.probs) end
-end)
-function ContinuousBernoulli:lazy_probs()
-  return util.clamp_probs(util.logits_to_probs(self.logits, true))
-end
-function ContinuousBernoulli:copied(shape)
-  local new = Distribution.copied(self, shape)
-  new.lims = self.lims
-  return new
-end
--- Where the formulas hold, and probabilities that are elsewhere one for which they do.
-local function stable(self)
-  local p = self.probs
-  local far = p:le(self.lims[1]):logical_or(p:gt(self.lims[2]))
-  return far, util.where(far, p, self.lims[1])
-end
---- The logarithm of the normalizing constant, batch_shape.
-local function log_norm(self)
-  local far, p = stable(self)
-  local x = (self.probs - 0.5):square()
-  local y = ((-p):log1p() - p:log()):abs():log() - (1 - p * 2):abs():log()
-  return util.where(far, y, math.log(2) + (4 / 3 + x * (104 / 45)) * x)
-end
-ContinuousBernoulli.log_norm = log_norm
-function ContinuousBernoulli:get_mean()
-  local far, p = stable(self)
-  local x = self.probs - 0.5
-  local y = p / (p * 2 - 1) + 1 / ((-p):log1p() - p:log())
-  return util.where(far, y, 0.5 + (1 / 3 + x:square() * (16 / 45)) * x)
-end
-function ContinuousBernoulli:get_variance()
-  local far, p = stable(self)
-  local x = (self.probs - 0.5):square()
-  local y = p * (p - 1) / (1 - p * 2):square() + 1 / ((-p):log1p() - p:log()):square()
-  return util.where(far, y, 1 / 12 - (1 / 15 - x * (128 / 945)) * x)
-end
-function ContinuousBernoulli:draw(shape, generator)
-  return self:quantile(rate_of(self.probs, self:extended(shape), generator))
-end
-function ContinuousBernoulli:density(x) return log_norm(self) - util.bce(util.broadcast(self.logits, x)) end
-function ContinuousBernoulli:distribution(x)
-  local far, p = stable(self)
-  local y = (p:pow(x) * (1 - p):pow(1 - x) + p - 1) / (p * 2 - 1)
-  return util.where(x:le(0), 0, util.where(x:ge(1), 1, util.where(far, y, x)))
-end
-function ContinuousBernoulli:quantile(u)
-  local far, p = stable(self)
-  return util.where(far, ((-p + u * (p * 2 - 1)):log1p() - (-p):log1p()) / (p:log() - (-p):log1p()), u)
-end
-function ContinuousBernoulli:entropy()
-  local no, yes = (-self.probs):log1p(), self.probs:log()
-  return self.mean * (no - yes) - log_norm(self) - no
-end
+M.ContinuousBernoulli = continuous(define("ContinuousBernoulli", constraints.unit_interval), binary, rate_of)
 
 local Geometric = define("Geometric", constraints.nonnegative_integer)
 binary(Geometric)
@@ -118,17 +61,31 @@ Geometric.__init = signature.init("distributions.Geometric(" .. of_probs, functi
     util.verify("distributions.Geometric", "argument 'probs'", constraints.positive, self.probs)
   end
 end)
-function Geometric:get_mean() return 1 / self.probs - 1 end
+function Geometric:get_mean() return self.given == "logits" and (-self.logits):exp() or 1 / self.probs - 1 end
 function Geometric:get_mode() return self.probs:zeros_like() end
-function Geometric:get_variance() return (1 / self.probs - 1) / self.probs end
+function Geometric:get_variance()
+  if self.given == "probs" then return (1 / self.probs - 1) / self.probs end
+  local odds = (-self.logits):exp()
+  return odds * (1 + odds)
+end
 function Geometric:draw(shape, generator)
   local u = rate_of(self.probs, self:extended(shape), generator):clamp(util.finfo(self.probs).tiny)
   return (u:log() / (-self.probs):log1p()):floor()
 end
 function Geometric:density(x)
-  return moth.special.xlog1py(x, -self.probs) + self.probs:log()
+  if self.given == "probs" then
+    local p = util.where(self.probs:eq(1):logical_and(x:eq(0)), 0, self.probs)
+    return moth.special.xlog1py(x, -p) + self.probs:log()
+  end
+  local yes, no = self:chances()
+  return util.times(x, no) + yes
 end
-function Geometric:entropy() return util.bce(self.logits, self.probs) / self.probs end
+function Geometric:entropy()
+  local l = self.logits
+  if self.given == "logits" then return (util.log_softplus(l) - l):exp() - moth.F.logsigmoid(l) end
+  local yes, no, p, rest = self:chances()
+  return -util.times(rest, no) / p - yes
+end
 
 -- Classes with total_count beside probs or logits.
 local function counted(self, o, constraint)
@@ -152,15 +109,18 @@ Binomial.__init = signature.init("distributions.Binomial(Tensor|number total_cou
 end)
 function Binomial:get_mean() return self.total_count * self.probs end
 function Binomial:get_mode() return ((self.total_count + 1) * self.probs):floor():minimum(self.total_count) end
-function Binomial:get_variance() return self.total_count * self.probs * (1 - self.probs) end
+function Binomial:get_variance()
+  local _, _, p, rest = self:chances()
+  return self.total_count * p * rest
+end
 function Binomial:draw(shape, generator)
   shape = self:extended(shape)
   return (moth.binomial(self.total_count:expand(shape), self.probs:expand(shape), { generator = generator }))
 end
 function Binomial:density(x)
-  local n, logits = self.total_count, self.logits
-  local norm = n * (logits:clamp(0) + (-logits:abs()):exp():log1p()) - (n + 1):lgamma()
-  return x * logits - (x + 1):lgamma() - (n - x + 1):lgamma() - norm
+  local n, l = self.total_count, self.logits
+  return util.times(x, moth.F.logsigmoid(l)) + util.times(n - x, moth.F.logsigmoid(-l)) + (n + 1):lgamma()
+    - (x + 1):lgamma() - (n - x + 1):lgamma()
 end
 local function one_count(self, name)
   local n = self.total_count:amax():item()
@@ -177,7 +137,7 @@ end
 function Binomial:entropy()
   one_count(self, "entropy")
   local p = self:density(self:enumerate(false))
-  return -(p:exp() * p):sum(1)
+  return -util.times(p:exp(), p):sum(1)
 end
 
 local NegativeBinomial = define("NegativeBinomial", constraints.nonnegative_integer)

@@ -179,7 +179,8 @@ function StudentT:get_mean() return util.where(self.df:gt(1), self.loc, NAN) end
 function StudentT:get_mode() return self.loc end
 function StudentT:get_variance()
   local d = self.df
-  local y = util.where(d:gt(2), self.scale:square() * d / (d - 2), math.huge)
+  local finite = d:gt(2)
+  local y = util.where(finite, self.scale:square() * d / (moth.where(finite, d, 3) - 2), math.huge)
   return util.where(d:gt(1), y, NAN)
 end
 function StudentT:draw(shape, generator)

@@ -63,12 +63,15 @@ end
 
 -- ---- the same class --------------------------------------------------------------------------------
 
-add("Bernoulli", "Bernoulli", function(p, q)
-  local yes = util.where(p.probs:eq(0), 0, p.probs * ((q.logits * -1):exp():log1p() - (p.logits * -1):exp():log1p()))
-  local no = util.where(p.probs:eq(1), 0, (1 - p.probs) * (moth.F.softplus(q.logits) - moth.F.softplus(p.logits)))
-  local missing = q.probs:eq(0):logical_and(p.probs:gt(0)):logical_or(q.probs:eq(1):logical_and(p.probs:lt(1)))
-  return except(missing, yes + no)
-end)
+-- Of one trial. Where q's logits are given its probabilities are never 0, even if they round to it.
+local function trial(p, q)
+  local log_yes, log_no, yes, no = p:chances()
+  local other_yes, other_no = q:chances()
+  local y = util.times(yes, log_yes - other_yes) + util.times(no, log_no - other_no)
+  if q.given == "logits" then return y end
+  return except(q.probs:eq(0):logical_and(yes:gt(0)):logical_or(q.probs:eq(1):logical_and(no:gt(0))), y)
+end
+add("Bernoulli", "Bernoulli", trial)
 add("Beta", "Beta", function(p, q)
   local a, b, c, d = p.concentration1, p.concentration0, q.concentration1, q.concentration0
   local n, m = a + b, c + d
@@ -80,16 +83,16 @@ add("Binomial", "Binomial", function(p, q)
   if n:lt(m):any():item() then
     check.fail("[kl_divergence] two Binomials: total_count of q must not be above that of p")
   end
-  return except(n:gt(m), n * (p.probs * (p.logits - q.logits) + (-p.probs):log1p() - (-q.probs):log1p()))
+  return except(n:gt(m), n * trial(p, q))
 end)
 add("Categorical", "Categorical", function(p, q)
   local t = p.probs * (p.logits - q.logits)
-  t = util.where(p.probs:eq(0), 0, except(q.probs:eq(0), t))
-  return t:sum(-1)
+  if q.given == "probs" then t = except(q.probs:eq(0), t) end
+  return util.where(p.probs:eq(0), 0, t):sum(-1)
 end)
 add("OneHotCategorical", "OneHotCategorical", forms[D.Categorical][D.Categorical])
 add("ContinuousBernoulli", "ContinuousBernoulli", function(p, q)
-  return p.mean * (p.logits - q.logits) + p:log_norm() + (-p.probs):log1p() - q:log_norm() - (-q.probs):log1p()
+  return -p:entropy() - q:mean_log(p.mean)
 end)
 add("Dirichlet", "Dirichlet", function(p, q)
   local a, b = p.concentration, q.concentration
@@ -106,7 +109,14 @@ add("Gamma", "Gamma", function(p, q)
   return b * (p.rate / q.rate):log() + b:lgamma() - a:lgamma() + (a - b) * a:digamma() + (q.rate - p.rate) * a / p.rate
 end)
 add("InverseGamma", "InverseGamma", forms[D.Gamma][D.Gamma])
-add("Geometric", "Geometric", function(p, q) return -p:entropy() - (-q.probs):log1p() / p.probs - q.logits end)
+add("Geometric", "Geometric", function(p, q)
+  if p.given == "probs" then return trial(p, q) / p.probs end
+  local l, yes = p.logits, p:chances()
+  local other_yes, other_no = q:chances()
+  local odds = q.given == "logits" and util.log_softplus(q.logits) or (-other_no):log() -- log(-log(1 - q))
+  local y = yes - other_yes + (odds - l):exp() - (util.log_softplus(l) - l):exp()
+  return q.given == "logits" and y or except(q.probs:eq(1), y)
+end)
 add("Gumbel", "Gumbel", function(p, q)
   local r, d = p.scale / q.scale, (q.loc - p.loc) / q.scale
   return r * EULER - r:log() - d + (d + (1 + r):lgamma()):exp() - (1 + EULER)
@@ -123,6 +133,9 @@ add("Laplace", "Laplace", function(p, q)
 end)
 add("Cauchy", "Cauchy", function(p, q)
   return (((p.scale + q.scale):square() + (p.loc - q.loc):square()) / (p.scale * q.scale * 4)):log()
+end)
+add("HalfCauchy", "HalfCauchy", function(p, q)
+  return ((p.scale + q.scale):square() / (p.scale * q.scale * 4)):log()
 end)
 add("Pareto", "Pareto", function(p, q)
   local r = q.alpha / p.alpha
@@ -260,7 +273,7 @@ add("Normal", "Laplace", function(p, q)
 end)
 add("Bernoulli", "Poisson", function(p, q) return -p:entropy() - (p.probs * q.rate:log() - q.rate) end)
 add("Beta", "ContinuousBernoulli", function(p, q)
-  return -p:entropy() - p.mean * q.logits - (-q.probs):log1p() - q:log_norm()
+  return -p:entropy() - q:mean_log(p.mean)
 end)
 add("Beta", "Uniform", function(p, q)
   return except(q.low:gt(0):logical_or(q.high:lt(1)), (q.high - q.low):log() - p:entropy())
@@ -269,7 +282,7 @@ add("ContinuousBernoulli", "Uniform", function(p, q)
   return except(q.low:gt(0):logical_or(q.high:lt(1)), (q.high - q.low):log() - p:entropy())
 end)
 add("Uniform", "ContinuousBernoulli", function(p, q)
-  local y = -p:entropy() - p.mean * q.logits - (-q.probs):log1p() - q:log_norm()
+  local y = -p:entropy() - q:mean_log(p.mean)
   return except(p.low:lt(0):logical_or(p.high:gt(1)), y)
 end)
 add("Uniform", "Beta", function(p, q)

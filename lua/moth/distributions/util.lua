@@ -76,6 +76,25 @@ function M.logits_to_probs(logits, binary)
   if binary then return logits:sigmoid() end
   return logits:softmax(-1)
 end
+--- Of a yes-or-no distribution log p, log(1 - p), p and 1 - p. Where logits are given none comes from another one by
+-- 1 - p or a logarithm: confident logits round p to 0 or 1, and the rest would be lost.
+-- Logarithms of 0 are finite: what they are multiplied with is 0 (see times).
+function M.chances(d)
+  local p = d.probs
+  if d.given == "logits" then
+    local l = d.logits
+    return moth.F.logsigmoid(l), moth.F.logsigmoid(-l), p, (-l):sigmoid()
+  end
+  local info = M.finfo(p)
+  return p:clamp(info.tiny):log(), (-p:clamp(nil, 1 - info.eps / 2)):log1p(), p, 1 - p
+end
+--- log(log(1 + exp(l))).
+function M.log_softplus(l)
+  local small = l:lt(math.log(M.finfo(l).eps) / 2)
+  return moth.where(small, l - l:clamp(nil, 0):exp() * 0.5, (-moth.F.logsigmoid(-moth.where(small, 0, l))):log())
+end
+--- p * x, and 0 where p is: what is left out of a sum has no value, and no gradient.
+function M.times(p, x) return (moth.where(p:eq(0), 0, p * x)) end
 --- The cross entropy of yes-or-no logits, elementwise.
 function M.bce(logits, target)
   return (moth.F.binary_cross_entropy_with_logits(logits, target, { reduction = "none" }))
