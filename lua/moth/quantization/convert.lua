@@ -143,16 +143,29 @@ M.convert = signature("quantization.convert(Module model)", function(model)
 end)
 
 -- A copy in which layers of these classes, { [class] = true }, are replaced by make(layer, spec), of so many bits.
-local function replace_kinds(model, set, keep, bits, make)
-  local seen, n = {}, 0
+-- Layers whose weight has no elements have nothing to quantise: they stay. `nothing`: what models without layers lack.
+local function replace_kinds(where, model, set, keep, bits, nothing, make)
+  local seen, done, left = {}, false, {}
   for path, m in model:named_modules() do
-    local spec = set[specs.class_of(m)] and not keep(path) and specs.of(m, bits)
+    local of = set[specs.class_of(m)] and not keep(path)
+    local spec = of and specs.of(m, bits)
     if spec then
       spec.path, spec.last = path, path
-      seen[m], n = hooks.carry(m, make(m, spec)), n + 1
+      seen[m], done = hooks.carry(m, make(m, spec)), true
+    elseif of and m.weight:numel() == 0 then
+      done = true
+    elseif of then
+      left[#left + 1] = ("'%s' (%s)"):format(path, m.__name)
     end
   end
-  return clone(model, seen):eval(), n
+  if not done and left[1] then
+    check.fail("[%s] no layer of %s can be quantised: %s has a forward of its own, options that quantised layers \z
+      lack, or rows of more than 65536 values", where, model.__name, table.concat(left, ", "))
+  end
+  if not done then
+    check.fail("[%s] %s has %s%s", where, model.__name, nothing, is_done(model) and already or "")
+  end
+  return clone(model, seen):eval()
 end
 
 local function dynamic(m, spec)
@@ -171,11 +184,7 @@ M.quantize_dynamic = signature("quantization.quantize_dynamic(Module model, list
     end
     local nn = moth.nn
     local set = specs.classes(where, list or { nn.Linear }, { [nn.Linear] = true, [nn.Embedding] = true })
-    local copy, n = replace_kinds(model, set, function() return false end, 8, dynamic)
-    if n == 0 then
-      check.fail("[%s] %s has no layer of these classes%s", where, model.__name, is_done(model) and already or "")
-    end
-    return copy
+    return replace_kinds(where, model, set, function() return false end, 8, "no layer of these classes", dynamic)
   end)
 
 --- A copy of a model whose linear layers have weights of 4 or 8 bits. group: values of a row that share a scale (4
@@ -197,17 +206,15 @@ M.quantize_weights = signature("quantization.quantize_weights(Module model, *, i
       return false
     end
     local nn = moth.nn
-    local copy, n = replace_kinds(model, { [nn.Linear] = true, [nn.Embedding] = true }, kept, bits, function(m, spec)
+    local function make(m, spec)
       if bits == 8 or spec.kind == "embedding" then return dynamic(m, spec) end
       local q, scale = weights.int4_weight(m.weight, group)
       return layers.Int4Linear(spec, q, scale, m.bias, group, m.weight:size(2))
-    end)
+    end
+    local copy = replace_kinds(where, model, { [nn.Linear] = true, [nn.Embedding] = true }, kept, bits,
+      "no linear layer or embedding to quantise", make)
     for _, name in ipairs(keep or {}) do
       if not used[name] then check.fail("[%s] keep: there is no layer '%s'", where, name) end
-    end
-    if n == 0 then
-      check.fail("[%s] %s has no linear layer or embedding to quantise%s", where, model.__name,
-        is_done(model) and already or "")
     end
     return copy
   end)
