@@ -43,6 +43,22 @@ end
 
 local function name_of(cls) return "class " .. cls.__name end
 
+-- Fields that are read though they are nowhere are nil. A name that is called as a method is an error that says so; a
+-- name that was read as a field three times is none.
+local reads, unknown = {}, 0
+local function missing(key)
+  local n = reads[key] or 0
+  if n == 3 or unknown > 1e4 or type(key) ~= "string" then return nil end
+  if n == 0 then unknown = unknown + 1 end
+  reads[key] = n + 1
+  return (require("moth.lang.hints").method(key))
+end
+local function look(_, key)
+  local value = Object[key]
+  if value ~= nil then return value end
+  return (missing(key))
+end
+
 --- A new class. @tparam string name @param[opt] base its super class
 local function class(name, base)
   local fail = require("moth.utils.check").fail -- not at the top: check needs the binding
@@ -57,13 +73,15 @@ local function class(name, base)
   end
   cls.__name, cls.__init, cls.__new = name, nil, nil -- __init and __new are inherited by __index
   if base.__index == base then cls.__index = cls end
-  return setmetatable(cls, { __index = base, __call = construct, __tostring = name_of })
+  return setmetatable(cls, { __index = base == Object and look or base, __call = construct, __tostring = name_of })
 end
 
 --- A subclass of `self`.
 function Object:subclass(name) return class(name, self) end
 
-local M = { Object = Object, construct = construct }
+-- missing(key), for a class with an __index of its own: raises the error of `object:key()`, if that is what the code
+-- does that called it, or returns nil.
+local M = { Object = Object, construct = construct, missing = missing }
 
 local fields = debug.getfenv
 

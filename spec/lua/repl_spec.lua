@@ -177,9 +177,9 @@ describe("the prompt #quick #M508", function()
   it("suggests names where what is called is nil", function()
     local _, errors = session { "local net = { moth.nn.ReLU() }", "net[1]:forwrd(1)", "prnt(1)",
       "net[1]:zzzzzz()" }
-    assert.matches("call method 'forwrd' %(a nil value%); did you mean 'forward'%?\n", errors)
+    assert.matches("ReLU has no method 'forwrd'; did you mean 'forward'%?\n", errors)
     assert.matches("call global 'prnt' %(a nil value%); did you mean 'print'%?\n", errors)
-    assert.matches("call method 'zzzzzz' (a nil value)\n", errors, 1, true)
+    assert.matches("ReLU has no method 'zzzzzz'\n", errors, 1, true)
   end)
 
   it("looks words up in ops, functions, classes and modules", function()

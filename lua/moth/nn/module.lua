@@ -20,10 +20,12 @@ local Ordered = require "moth.nn.ordered"
 local Buffer = require "moth.nn.buffer"
 local Parameter = require "moth.nn.parameter"
 local hooks = require "moth.nn.hooks"
+local hints = require "moth.lang.hints"
 local state_dict = require "moth.nn.state_dict"
 local each = require "moth.each"
 
 local Module = class("Module")
+getmetatable(Module).__index = class.Object -- methods are looked up first: __index below says what is missing
 Module.__module = true -- subclasses have it too: tells modules from other tables
 
 --- Is `x` a module?
@@ -72,14 +74,17 @@ function Module.__record(r) recorder = r or nil end
 local registries = { "_parameters", "_modules", "_buffers" }
 local what = { _parameters = "a parameter", _modules = "a module", _buffers = "a buffer" }
 
-function Module.__index(self, key)
-  local value = getmetatable(self)[key]
+-- `m`, not `self`: the frame is no call of the module (moth.lang.trace).
+function Module.__index(m, key)
+  local value = getmetatable(m)[key]
   if value ~= nil then return value end
-  value = rawget(rawget(self, "_parameters"), key)
+  value = rawget(rawget(m, "_parameters"), key)
   if value ~= nil then return value end
-  value = rawget(rawget(self, "_modules"), key)
+  value = rawget(rawget(m, "_modules"), key)
   if value ~= nil then return value end
-  return rawget(rawget(self, "_buffers"), key)
+  value = rawget(rawget(m, "_buffers"), key)
+  if value ~= nil then return value end
+  return (class.missing(key))
 end
 
 --- For completion: names of parameters, submodules and buffers.
@@ -185,6 +190,7 @@ end
 
 -- { { path, module }, … }: depth first, each module once.
 local function walk(self, path, seen, out)
+  if self == nil then hints.need_self(self, "net:parameters()") end
   if seen[self] then return out end
   seen[self] = true
   out[#out + 1] = { path, self }

@@ -8,6 +8,7 @@
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local hints = require "moth.lang.hints"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local Optimizer = require "moth.optim.optimizer"
@@ -62,6 +63,7 @@ end
 
 --- Advances by one epoch; call it after the optimizer's steps of an epoch.
 function LRScheduler:step(...)
+  if self == nil then hints.need_self(self, "sched:step()") end
   if (...) ~= nil then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
   self.last_epoch = self.last_epoch + 1
   self:apply()

@@ -19,6 +19,7 @@ local moth = require "moth"
 local keep = require("moth.tensor.scope").keep
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local hints = require "moth.lang.hints"
 local signature = require "moth.utils.signature"
 local Parameter = require "moth.nn.parameter"
 local rows = require "moth.autograd.row_grad"
@@ -146,6 +147,7 @@ local set_to_none = signature("zero_grad(bool set_to_none=true)", function(yes) 
 
 --- Removes the gradients (one call of C); set_to_none = false: fills them with zeros, in place.
 function Optimizer:zero_grad(...)
+  if self == nil then hints.need_self(self, "opt:zero_grad()") end
   local none = select("#", ...) == 0 or set_to_none(...)
   for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, none) end
 end
@@ -196,6 +198,7 @@ local function update(self) moth.no_grad(update_groups, self) end
 --- Updates the parameters from their gradients.
 -- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure, ...)
+  if self == nil then hints.need_self(self, "opt:step()") end
   if select("#", ...) > 0 then check.fail("[optim.%s] step takes one argument, a function", self.__name) end
   if closure ~= nil and type(closure) ~= "function" then
     check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))

@@ -22,9 +22,7 @@ local plain = {
   end,
   call = function(fn)
     return xpcall(fn, function(message)
-      if type(message) == "string" and message:find("attempt to compare.*userdata") then -- as the launcher
-        message = message .. " (comparisons of tensors are methods: x:lt(0), not x < 0)"
-      end
+      if type(message) == "string" then message = message .. require("moth.lang.hints").of(message) end
       return require("moth.lang.trace").traceback(message)
     end)
   end,

@@ -679,6 +679,15 @@ function mt.__names()
   return list
 end
 
+-- What to write where PyTorch takes an assignment, or a reader of its pages would try one.
+local instead = {
+  requires_grad = "write x:requires_grad_(true or false)",
+  shape = "a shape is changed by x:view, x:reshape, or x:resize_ in place", size = "write x:view or x:reshape",
+  dtype = "write x = x:to(dtype)", device = "write x = x:to(device)",
+  T = "write x:t():copy_(y)", real = "write x:real():copy_(y)", imag = "write x:imag():copy_(y)",
+  name = "tensors have no names", grad_fn = "autograd sets it; x:detach() has none",
+}
+
 function mt.__newindex(x, k, v)
   if type(k) ~= "string" then
     if type(v) == "number" and element.set(x, k, v) then return end
@@ -689,7 +698,7 @@ function mt.__newindex(x, k, v)
     if not is_tensor(v) then error("x.data = v: expected a tensor, got " .. type(v), 2) end
     return ops.copy_(B.alias(x, true), v)
   end
-  error(("a tensor has no settable field '%s'"):format(k), 2)
+  check.fail("a tensor's '%s' cannot be assigned; %s", k, instead[k] or "what can: grad, data, and elements x[i] = v")
 end
 
 mt.__add, mt.__sub, mt.__mul, mt.__div, mt.__mod, mt.__pow = ops.add, ops.sub, ops.mul, ops.div, ops.remainder, ops.pow

@@ -92,16 +92,21 @@ static void catch_interrupts(void (*handler)(int)) {
   sigaction(SIGINT, &action, NULL);
 }
 
-/* Lua calls no metamethod to compare a tensor with a number, so the error cannot name the method; this adds a hint. */
+/* What to write instead, for mistakes whose message LuaJIT makes. */
 static void add_hint(lua_State *L) {
-  const char *message = lua_tostring(L, 1);
-  if (!strstr(message, "attempt to compare userdata with ") &&
-      !(strstr(message, "attempt to compare ") && strstr(message, " with userdata")))
-    return;
-  lua_pushliteral(
-      L, "\nHINT: a tensor is compared by methods: x:lt(0), x:le, x:gt, x:ge, x:eq, x:ne; they "
-         "give a bool tensor");
-  lua_concat(L, 2);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.lang.hints");
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua_getfield(L, -1, "of");
+    lua_pushvalue(L, 1);
+    if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) {
+      lua_pushvalue(L, 1);
+      lua_insert(L, -2);
+      lua_concat(L, 2);
+      lua_replace(L, 1);
+    }
+  }
+  lua_settop(L, 1);
 }
 
 static int add_traceback(lua_State *L) {

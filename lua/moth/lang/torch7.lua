@@ -1,0 +1,141 @@
+--- What Torch7's names are here, for errors about unknown names (moth.utils.check.suggest). docs/from-torch7.md says
+-- more.
+local M = {}
+
+local function names(text)
+  for old, new in text:gmatch("(%S+)%s+([^\n]+)\n") do M[old] = new end
+end
+
+names [[
+SpatialConvolution       nn.Conv2d
+SpatialConvolutionMM     nn.Conv2d
+SpatialFullConvolution   nn.ConvTranspose2d
+SpatialDilatedConvolution nn.Conv2d with dilation
+TemporalConvolution      nn.Conv1d
+VolumetricConvolution    nn.Conv3d
+SpatialMaxPooling        nn.MaxPool2d
+SpatialAveragePooling    nn.AvgPool2d
+SpatialAdaptiveMaxPooling nn.AdaptiveMaxPool2d
+SpatialAdaptiveAveragePooling nn.AdaptiveAvgPool2d
+TemporalMaxPooling       nn.MaxPool1d
+VolumetricMaxPooling     nn.MaxPool3d
+VolumetricAveragePooling nn.AvgPool3d
+SpatialBatchNormalization nn.BatchNorm2d
+BatchNormalization       nn.BatchNorm1d
+VolumetricBatchNormalization nn.BatchNorm3d
+SpatialDropout           nn.Dropout2d
+SpatialUpSamplingNearest nn.Upsample
+SpatialUpSamplingBilinear nn.Upsample with mode = "bilinear"
+SpatialZeroPadding       nn.ZeroPad2d
+SpatialReflectionPadding nn.ReflectionPad2d
+SpatialReplicationPadding nn.ReplicationPad2d
+SpatialSoftMax           nn.Softmax(2)
+LookupTable              nn.Embedding
+SoftMax                  nn.Softmax
+LogSoftMax               nn.LogSoftmax
+SoftPlus                 nn.Softplus
+SoftMin                  nn.Softmin
+SoftSign                 nn.Softsign
+HardTanh                 nn.Hardtanh
+LeakyReLU                nn.LeakyReLU
+View                     nn.Flatten, nn.Unflatten or x:view in forward
+Reshape                  nn.Flatten, nn.Unflatten or x:view in forward
+CMul                     x * weight in forward
+CAdd                     x + bias in forward
+CAddTable                x + y in forward
+CSubTable                x - y in forward
+CMulTable                x * y in forward
+CDivTable                x / y in forward
+JoinTable                moth.cat in forward
+SplitTable               x:unbind in forward
+SelectTable              an index in forward
+NarrowTable              a part of the table in forward
+FlattenTable             plain Lua in forward
+Concat                   moth.cat of the branches in forward
+ConcatTable              plain Lua in forward
+ParallelTable            plain Lua in forward
+DepthConcat              moth.cat of the branches in forward
+MulConstant              x * c in forward
+AddConstant              x + c in forward
+Add                      x + bias in forward
+Mul                      x * weight in forward
+Transpose                x:transpose in forward
+Sum                      x:sum in forward
+Mean                     x:mean in forward
+Max                      x:max in forward
+Min                      x:min in forward
+MM                       x:matmul(y) in forward
+gModule                  nn.class with plain Lua in forward
+MSECriterion             nn.MSELoss
+AbsCriterion             nn.L1Loss
+SmoothL1Criterion        nn.SmoothL1Loss
+ClassNLLCriterion        nn.NLLLoss
+CrossEntropyCriterion    nn.CrossEntropyLoss
+BCECriterion             nn.BCELoss
+DistKLDivCriterion       nn.KLDivLoss
+MarginCriterion          nn.HingeEmbeddingLoss
+MultiMarginCriterion     nn.MultiMarginLoss
+MultiLabelMarginCriterion nn.MultiLabelMarginLoss
+MultiLabelSoftMarginCriterion nn.MultiLabelSoftMarginLoss
+MarginRankingCriterion   nn.MarginRankingLoss
+CosineEmbeddingCriterion nn.CosineEmbeddingLoss
+HingeEmbeddingCriterion  nn.HingeEmbeddingLoss
+SoftMarginCriterion      nn.SoftMarginLoss
+ParallelCriterion        a sum of losses
+MultiCriterion           a sum of losses
+sgd                      optim.SGD
+adam                     optim.Adam
+adagrad                  optim.Adagrad
+adadelta                 optim.Adadelta
+adamax                   optim.Adamax
+rmsprop                  optim.RMSprop
+rprop                    optim.Rprop
+nag                      optim.SGD with nesterov = true
+asgd                     optim.ASGD
+lbfgs                    optim.LBFGS
+cg                       optim.LBFGS
+updateOutput             forward
+updateGradInput          loss:backward(); autograd finds gradients
+accGradParameters        loss:backward(); autograd finds gradients
+zeroGradParameters       zero_grad
+updateParameters         opt:step()
+getParameters            parameters, or nn.utils.parameters_to_vector
+training                 train
+evaluate                 eval
+clearState               nothing: results are not kept in modules
+nElement                 numel
+nDimension               dim
+isContiguous             is_contiguous
+isSameSizeAs             a:size() == b:size()
+expandAs                 expand_as
+repeatTensor             tile
+maskedFill               masked_fill
+maskedSelect             masked_select
+maskedCopy               masked_scatter
+indexCopy                index_copy
+indexAdd                 index_add
+indexFill                index_fill
+storageOffset            storage_offset
+typeAs                   type_as
+cmul                     mul, or *
+cdiv                     div, or /
+cadd                     add, or +
+csub                     sub, or -
+cpow                     pow, or ^
+cmax                     maximum
+cmin                     minimum
+ger                      outer
+manualSeed               moth.manual_seed
+setdefaulttensortype     moth.set_default_dtype
+setnumthreads            moth.set_num_threads
+isTensor                 moth.is_tensor
+DoubleTensor             moth.tensor or moth.zeros with dtype = moth.float64
+FloatTensor              moth.tensor or moth.zeros
+LongTensor               moth.tensor or moth.zeros with dtype = moth.int64
+IntTensor                moth.tensor or moth.zeros with dtype = moth.int32
+ByteTensor               moth.tensor or moth.zeros with dtype = moth.uint8
+CudaTensor               moth.tensor or moth.zeros with device = "cuda"
+Timer                    moth.benchmark
+]]
+
+return M

@@ -1,0 +1,92 @@
+-- Errors of names that are not there: methods of objects, Torch7's names, fields of tensors, methods called with a dot.
+local moth = require "moth"
+local class = require "moth.class"
+local fails = require "fails"
+local child = require "child"
+local each = require "moth.each"
+local nn = moth.nn
+
+describe("an unknown method", function()
+  local function says(pattern, object, code)
+    local f = assert(loadstring("local o = ... local r = " .. code .. " return r", "=user"))
+    fails("^user:1: " .. pattern, f, object)
+  end
+  it("of a module names its class and what was meant", function()
+    says("Linear has no method 'parametres'; did you mean 'parameters'%?$", nn.Linear(1, 1), "o:parametres()")
+    says("Sequential has no method 'evall'; did you mean 'eval'%?$", nn.Sequential(nn.ReLU()), "o:evall()")
+    says("ModuleList has no method 'frobnicate'$", nn.ModuleList(), "o:frobnicate(1, 2)")
+  end)
+  it("of all other objects, too", function()
+    local opt = moth.optim.SGD(nn.Linear(1, 1):parameters(), { lr = 1 })
+    says("SGD has no method 'stepp'; did you mean 'step'%?$", opt, "o:stepp()")
+    says("StepLR has no method 'setp'; did you mean 'step'%?$", moth.optim.lr_scheduler.StepLR(opt, 2), "o:setp()")
+    says("Normal has no method 'logprob'; did you mean 'log_prob'%?$", moth.distributions.Normal(0, 1), "o:logprob(1)")
+    local set = moth.data.TensorDataset(moth.ones(3)) -- a userdata
+    says("TensorDataset has no method 'gett'; did you mean 'get'%?$", set, "o:gett(1)")
+    says("DataLoader has no method 'itr'; did you mean 'iter'%?$", moth.data.DataLoader(set), "o:itr()")
+  end)
+  it("of a class of the user's, in a line with other calls", function()
+    local Point = class "Point"
+    function Point.norm() return 1 end
+    says("Point has no method 'nrom'; did you mean 'norm'%?$", Point(), "o:norm() + o:nrom()")
+    local Net = nn.class "HintNet"
+    function Net:forward(x) return self:embed(x) end
+    fails("hints_spec.lua:%d+: HintNet has no method 'embed'; in HintNet$", Net(), moth.ones(1))
+  end)
+  it("leaves fields that are read alone", function()
+    local lin = nn.Linear(1, 1, false)
+    assert.is_nil(lin.bias)
+    assert.is_nil(lin.parametres)
+    local Point = class "Point"
+    assert.is_nil(Point().nrom)
+    for _ = 1, 5 do assert.is_nil(Point().other) end
+    assert.is_false(pcall(function() return Point().other() end))
+  end)
+end)
+
+describe("Torch7's names lead to moth's", function()
+  it("of layers, losses and optimizers", function()
+    fails("moth.nn has no 'SpatialConvolution'; .* nn.Conv2d here", function() return nn.SpatialConvolution(1, 1) end)
+    fails("nn.NLLLoss here", function() return nn.ClassNLLCriterion() end)
+    fails("optim.SGD here", function() return moth.optim.sgd end)
+  end)
+  it("of methods", function()
+    fails("is zero_grad here %(docs/from%-torch7.md%)", function() nn.Linear(1, 1):zeroGradParameters() end)
+    fails("is numel here", function() return moth.ones(1):nElement() end)
+  end)
+  it("names only what is there", function()
+    for old, new in each(require "moth.lang.torch7") do
+      for name in new:gmatch "nn%.(%u%w+)" do assert(nn[name], old) end
+      for name in new:gmatch "optim%.(%u%w+)" do assert(moth.optim[name], old) end
+      if new:find "^[%l_]+$" then assert(nn.Module[new] or moth.ones(1)[new], old) end
+    end
+  end)
+end)
+
+describe("fields of a tensor that cannot be assigned", function()
+  it("say what to write", function()
+    local x = moth.ones(1)
+    fails("'requires_grad' cannot be assigned; write x:requires_grad_", function() x.requires_grad = false end)
+    fails("'shape' cannot be assigned; a shape is changed by x:view", function() moth.ones(1).shape = { 1 } end)
+    fails("'device' cannot be assigned; write x = x:to%(device%)", function() moth.ones(1).device = "cpu" end)
+  end)
+end)
+
+describe("a method called with a dot", function()
+  it("is an error of the user's line", function()
+    local opt = moth.optim.SGD(nn.Linear(1, 1):parameters(), { lr = 1 })
+    fails("hints_spec.lua:%d+: .*write a colon: opt:step%(%)", function() opt.step() end)
+    fails("hints_spec.lua:%d+: .*write a colon: opt:zero_grad%(%)", function() opt.zero_grad() end)
+    local sched = moth.optim.lr_scheduler.StepLR(opt, 2)
+    fails("hints_spec.lua:%d+: .*write a colon: sched:step%(%)", function() sched.step() end)
+    local net = nn.Linear(1, 1)
+    fails("hints_spec.lua:%d+: .*write a colon", function() local list = net.parameters() return list end)
+  end)
+  it("is a hint of the launcher", function()
+    local function says(code) return (child(code)) end
+    assert.matches("HINT: call 'train' with a colon", says "moth.nn.Linear(1, 1).train()")
+    assert.matches("HINT: call 'forward' with a colon", says "moth.nn.Linear(1, 1).forward(moth.ones(1, 1))")
+    assert.matches("HINT: a tensor is compared by methods", says "print(moth.ones(1) < 1)")
+    assert.is_nil(says "local self; print(self.x)":find("HINT", 1, true))
+  end)
+end)
