@@ -1,5 +1,5 @@
 -- A list of modules of moth.nn with inputs: { name (the class, _ and more), module, inputs, more = inputs of another
--- first dimension, or nil, counts_from_1 = whether positions count as in Lua in the file: they meet numbers }.
+-- first dimension, or nil }.
 local moth = require "moth"
 local nn = moth.nn
 
@@ -23,7 +23,7 @@ return function()
     o = o or {}
     local made = inputs(shapes, 2)
     list[#list + 1] = { name = name, module = module:eval(), inputs = made, more = o.fixed ~= true and inputs(shapes, 3)
-      or nil, counts_from_1 = o.counts_from_1 }
+      or nil }
   end
   local line, image, volume = { 1, 4, 9 }, { 1, 4, 8, 8 }, { 1, 4, 6, 6, 6 }
   local function classes(n) return function(rows) return moth.randint(1, n + 1, { rows }) end end
@@ -167,7 +167,6 @@ return function()
     loss("CrossEntropyLoss", { { 1, 5 }, classes(5) })
   end
   add("CrossEntropyLoss_smooth", nn.CrossEntropyLoss { label_smoothing = 0.1 }, { { 1, 5 }, classes(5) })
-  add("NLLLoss_weighted", nn.NLLLoss { weight = moth.tensor { 1, 2, 3, 4, 5 } }, { { 1, 5 }, classes(5) },
-    { counts_from_1 = true })
+  add("NLLLoss_weighted", nn.NLLLoss { weight = moth.tensor { 1, 2, 3, 4, 5 } }, { { 1, 5 }, classes(5) })
   return list
 end

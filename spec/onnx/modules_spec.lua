@@ -53,7 +53,7 @@ local function check(every, offset)
         for run, given in ipairs { s.inputs, s.more } do
           local named = {}
           for k, v in ipairs(session:get_inputs()) do
-            named[v.name] = s.counts_from_1 and given[k] or shifted(given[k])
+            named[v.name] = shifted(given[k])
           end
           local got = session:run(nil, named)
           for k, t in ipairs(results[run]) do

@@ -14,7 +14,7 @@ end
 -- Index inputs and results count from 0 in the file.
 local function from_zero(t) return t:dtype() == moth.int64 and t - 1 or t end
 
-local function write(name, fn, args, dynamic, more, counts_from_1)
+local function write(name, fn, args, dynamic, more)
   if type(fn) == "table" then fn:eval() end
   local ok, message = pcall(moth.onnx.export, fn, args, folder .. "/" .. name .. ".onnx",
     { dynamic_shapes = dynamic, opset_version = opset })
@@ -24,7 +24,7 @@ local function write(name, fn, args, dynamic, more, counts_from_1)
   end
   for run, given in ipairs { args, more } do
     local results = moth.tree.flatten { moth.no_grad(fn, unpack(given)) }
-    for i, t in ipairs(given) do put(counts_from_1 and t or from_zero(t), name, run, "in", i) end
+    for i, t in ipairs(given) do put(from_zero(t), name, run, "in", i) end
     for i, t in ipairs(results) do put(from_zero(t), name, run, "out", i) end
     list:write(("%s %d %d %d\n"):format(name, run, #given, #results))
   end
@@ -89,6 +89,6 @@ write("several", several, { moth.randn(4, 4), moth.randn(4, 4) }, nil, { moth.ra
 for _, s in ipairs(dofile((arg[0]:gsub("[^/]*$", "")) .. "../onnx/module_samples.lua")()) do
   local open = {}
   for i = 1, #s.inputs do open[i] = { [1] = "batch" } end
-  write("module_" .. s.name, s.module, s.inputs, s.more and open, s.more, s.counts_from_1)
+  write("module_" .. s.name, s.module, s.inputs, s.more and open, s.more)
 end
 list:close()

@@ -255,6 +255,7 @@ local keys = {
   onnx = function(v) -- of the ops of the table: onnx.lua
     return type(v) == "string" and loadstring("return " .. v) ~= nil, "an expression of Lua"
   end,
+  positions = is "string", -- of the ops of the table: positions.lua
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes,
   limits = limits,
@@ -438,6 +439,7 @@ function M.load(dir)
   end
   add_field("example", dir .. "/examples.lua", records)
   add_field("onnx", dir .. "/onnx.lua", records)
+  add_field("positions", dir .. "/positions.lua", records)
   M.each_checked(records, function(r)
     local op = read(unpack(r, 1, 3))
     if by_name[op.name] then fail(op, "defined twice") end

@@ -9,6 +9,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
+local places = require "moth.onnx.positions"
 local rules = require "moth.onnx.rules"
 local writes = require "moth.onnx.writes"
 local programs = require "moth.export.program"
@@ -26,16 +27,13 @@ local function refuse(message, ...) check.fail("[onnx.export] " .. message, ...)
 
 -- ---- records --------------------------------------------------------------------------------------
 
-local HOLDS_INDEX = 2 -- MothArg.holds: src/dispatch/dispatch.h
 local records_by_name
 local function all_records()
   if records_by_name then return records_by_name end
   records_by_name = {}
   for _, record in ipairs(require "moth.ops_table") do
-    record.visible, record.indices = {}, {}
-    local facts = B.op_facts(record.name)
-    for i, a in ipairs(record.args) do
-      record.indices[a.name] = facts and facts.args[i].holds == HOLDS_INDEX or nil
+    record.visible, record.indices = {}, places.facts(record).takes
+    for _, a in ipairs(record.args) do
       if a.type ~= "INDEX_BASE" then record.visible[#record.visible + 1] = a end
     end
     records_by_name[record.name] = record
@@ -182,66 +180,28 @@ end
 -- ---- positions -----------------------------------------------------------------------------------
 
 local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2, sort = 2,
-  max_pool2d_with_indices = 2 }
-local passes = {}
-for name in ([[view reshape flatten unflatten unsqueeze squeeze permute transpose t select narrow slice expand expand_as
-  clone contiguous detach view_as flip]]):gmatch("%S+") do passes[name] = true end
+  max_pool2d_with_indices = 2 } -- as their rules do
 
--- The result of an op that is positions: the last one of those that count from a base, and take none.
-local gives_numbers = { one_hot = true, msort = true }
-local function position_of(node, record)
-  local based, last = false, node.metas[#node.metas]
-  for _, a in ipairs(record and record.args or {}) do based = based or a.type == "INDEX_BASE" end
-  local takes = record and next(record.indices)
-  if not based or gives_numbers[node.op] or takes and takes ~= "sorter" or last.dtype:find("float") then return nil end
-  return node.out[#node.out]
-end
-
--- Which outputs of a program are positions.
-local function index_outputs(program, records)
-  local known, out = {}, {}
-  for _, node in ipairs(program.nodes) do
-    local from = node.args[1]
-    if passes[node.op] and type(from) == "table" and known[from.name] then known[node.out[1]] = true end
-    local name = position_of(node, records[node.op])
-    if name then known[name] = true end
-  end
-  for i, name in ipairs(program.outputs) do out[i] = known[name] or false end
-  return out
-end
-
--- Ops that read the sizes of a tensor alone.
-local shape_only = { zeros_like = true, ones_like = true, full_like = true, empty_like = true }
-
-local function is_index_arg(record, a)
-  return record.indices[a.name] or record.name == "one_hot" and a.name == "self"
-end
-
--- The inputs that are used as indices only.
-local function index_inputs(program, records)
-  local as_index, as_number = {}, {}
-  for k = #program.nodes, 1, -1 do
-    local node = program.nodes[k]
-    local record = records[(node.op:gsub("_$", ""))] or records[node.op]
-    local result_index = passes[node.op] and as_index[node.out[1]]
-    local result_number = passes[node.op] and as_number[node.out[1]]
-    local function note(v, a)
-      if type(v) ~= "table" then return end
-      if v.kind == "list" then
-        for i = 1, v.n do note(v[i], a) end
-      elseif v.kind == "value" then
-        if record and is_index_arg(record, a) then as_index[v.name] = true
-        elseif shape_only[node.op] then return
-        elseif passes[node.op] then
-          as_index[v.name] = as_index[v.name] or result_index
-          as_number[v.name] = as_number[v.name] or result_number
-        else as_number[v.name] = true
-        end
-      end
+-- Whether the result of a call holds elements of its arguments, and all of these count from 0.
+function Writer:passes(node, record)
+  local facts, all = places.facts(record), true
+  local any = false
+  if facts.results[1] ~= "carried" or #node.out > 1 or node.metas[1].dtype == "bool" then return false end
+  local function look(v)
+    if type(v) == "number" or type(v) == "table" and v.kind == "size" then
+      all = false -- a number is one of Lua's
+    elseif type(v) == "table" and (v.kind == "value" or v.kind == "state") then
+      local known = self.values[v.name]
+      any = true
+      all = all and known ~= nil and self.index[known.name] or false
+    elseif type(v) == "table" and v.kind == "list" then
+      for i = 1, v.n do look(v[i]) end
     end
-    for i, a in ipairs(record and record.visible or {}) do note(node.args[i], a) end
   end
-  return as_index, as_number
+  for i, a in ipairs(record.visible) do
+    if facts.carries[a.name] then look(node.args[i]) end
+  end
+  return all and any
 end
 
 -- A value as a call wants it: from 0 where it is an index, a number elsewhere.
@@ -252,6 +212,7 @@ function Writer:shifted(v, index)
     local one = self:constant(1, v.dtype)
     local made = rules.value(self:node(index and "Sub" or "Add", { v.name, one.name }, 1, {}, "")[1], v.dtype, v.shape)
     self.index[made.name], self.moved[key] = index or nil, made
+    self.moved[made.name .. (index and " +1" or " -1")] = v
   end
   return self.moved[key]
 end
@@ -289,15 +250,15 @@ end
 -- ---- calls ---------------------------------------------------------------------------------------
 
 -- The arguments of a call by name, as its rule sees them.
-function Writer:arguments(node, record)
-  local values = {}
+function Writer:arguments(node, record, passes)
+  local values, carries = {}, places.facts(record).carries
   local first
   local function convert(v, a)
     if type(v) ~= "table" or v.kind == "size" then return v end
     if v.kind == "value" or v.kind == "state" then
       local known = self.values[v.name] or self:state(v.name)
-      if passes[node.op] then return known end
-      return self:shifted(known, is_index_arg(record, a))
+      if passes and carries[a.name] then return known end
+      return self:shifted(known, record.indices[a.name])
     end
     if v.kind == "list" then
       local list = {}
@@ -436,7 +397,8 @@ end
 function Writer:emit(node)
   local record = self.records[functional(node.op)]
   local rule = assert(loadstring("return " .. record.onnx:gsub("^composed%b()%s*or%s+", ""), OWN))
-  setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
+  local passes = self:passes(node, record)
+  setfenv(rule, rules.environment(self, node, self:arguments(node, record, passes)))
   local results = { rule() }
   for i, meta in ipairs(node.metas) do
     local v = results[i]
@@ -445,12 +407,7 @@ function Writer:emit(node)
     if v.dtype and v.dtype ~= meta.dtype and node.op:find "_$" then -- a write keeps the dtype
       made.name = self:node("Cast", { v.name }, 1, { to = messages.code(meta.dtype) }, node.at)[1]
     end
-    if gives_index[node.op] == i then self.index[v.name] = true end
-    if passes[node.op] and i == 1 then
-      local from = node.args[1]
-      from = from.kind == "value" and self.values[from.name]
-      self.index[v.name] = from and self.index[from.name] or nil
-    end
+    if gives_index[node.op] == i or passes and i == 1 then self.index[made.name] = true end
     self.values[node.out[i]] = made
   end
 end
@@ -531,8 +488,10 @@ local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer h
 --- The ModelProto of a program, as a message, and the data that goes into a file beside it, or nil. o: input_names,
 -- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
-  local positions = o.index_base == 0 and index_outputs(ep.program, all_records()) or {}
-  local as_index, as_number = index_inputs(ep.program, all_records()) -- as the model's ops see them
+  local as_index, positions = {}, {}
+  if o.index_base == 0 then -- as the model's ops see them
+    as_index, positions = places.of(ep.program, function(op) return all_records()[functional(op)] end)
+  end
   ep = decomposed(ep, o.opset_version)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
@@ -555,20 +514,14 @@ function M.model(ep, o)
     end
     self.inputs[i] = { name = name, dtype = input.dtype, shape = input.shape }
     self.values[input.name] = rules.value(name, input.dtype, shape)
-    if as_index[input.name] and o.index_base == 0 then
-      if as_number[input.name] then
-        refuse("the input %s is used as positions and as numbers: say index_base = 1 (positions count from 1 in the "
-          .. "file, too)", name)
-      end
-      self.index[name] = true
-    end
+    if as_index[input.name] then self.index[name] = true end
   end
   for i, node in ipairs(program.nodes) do self:call(node, i) end
   local outputs, indices, inputs, names = {}, {}, {}, program:result_names "output_"
   if names[1] == "output_1" then names[1] = "output" end
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
-    if o.index_base == 1 then v = self:shifted(v, false) elseif positions[i] then v = self:shifted(v, true) end
+    v = self:shifted(v, positions[i])
     local wanted = o.output_names and o.output_names[i] or self:fresh(names[i])
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
