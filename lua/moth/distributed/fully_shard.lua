@@ -371,7 +371,7 @@ local function shard(unit, p, source, o)
   B.free(rows) -- handles: memory is not to wait for the collector
   if unit.group.size > 1 then B.free(part) end
   placement.set(p, shape, cuts)
-  placement.of(p).scalar = scalar or nil
+  placement.of(p).scalar, placement.of(p).replicas = scalar or nil, unit.replicas
 end
 
 local policies = { param_dtype = "dtype", reduce_dtype = "dtype", output_dtype = "dtype", cast_forward_inputs = "bool" }

@@ -36,6 +36,18 @@ function M.set(t, shape, cuts)
   return t
 end
 
+--- Records that t is placed as `like` is: another handle of its memory, a copy, a state of an optimizer.
+function M.share(t, like)
+  known[t] = known[like]
+  return t
+end
+
+--- The shape of the whole tensor, that of t itself where it has no placement.
+function M.whole_shape(t)
+  local p = known[t]
+  return p and (p.scalar and {} or p.shape) or t.shape
+end
+
 --- The first row (from 0) and the number of rows of rank r, of a block of n rows.
 function M.rows(n, size, r, unit)
   unit = unit or 1
@@ -150,6 +162,36 @@ function M.part_of(full, like)
   return x
 end
 
+local function same_shape(a, b)
+  if #a ~= #b then return false end
+  for i, n in ipairs(a) do if n ~= b[i] then return false end end
+  return true
+end
+
+--- A tensor as `like` is placed here: the part of a whole one; others are returned as they are.
+function M.fitted(t, like)
+  local p = known[like]
+  if not p or not same_shape(t.shape, M.whole_shape(like)) or same_shape(t.shape, like.shape) then
+    return t
+  end
+  return M.part_of(p.scalar and t:reshape(1) or t, like)
+end
+
+--- Calls fn with whole tensors in the place of a list of parts, all placed as `like` is; what it changes of them is in
+-- the parts afterwards. All ranks call it.
+function M.with_whole(parts, like, fn)
+  local list = {}
+  for i, t in ipairs(parts) do list[i] = M.full_tensor(t, like) end
+  fn(list)
+  for i, t in ipairs(parts) do
+    local whole = list[i]
+    local part = M.part_of(known[like].scalar and whole:reshape(1) or whole, like)
+    t:copy_(part)
+    if whole:data_ptr() ~= t:data_ptr() then B.free(whole) end -- handles: memory is not to wait for the collector
+    B.free(part)
+  end
+end
+
 --- What the local part has of the whole tensor, as boxes: offset (in the whole tensor), start (in the part), size; each
 -- a list with a number from 0 for each dimension. Nil if the tensor has no placement.
 function M.boxes(t)
@@ -184,6 +226,24 @@ function M.boxes(t)
   return boxes
 end
 
+--- Whether a state of an optimizer's parameter p is placed as p is: it has p's shape, and not one of its own.
+function M.is_state_like(optimizer, key, v, p)
+  local own = optimizer.own_shape
+  return B.is_tensor(v) and known[p] ~= nil and not (own and own[key]) and same_shape(v.shape, p.shape)
+end
+
+--- Fails for an optimizer whose state is one of all its parameters, which are cut: of this rank's elements.
+function M.check_state(optimizer, where)
+  local own = optimizer.own_shape
+  if not (own and own.prev_flat_grad) then return end -- optim.LBFGS
+  for _, group in ipairs(optimizer.param_groups) do
+    if M.any(group.params) then
+      check.fail("[%s] the state of optim.%s is one vector of this rank's parts: it cannot be saved with parameters \z
+        that are cut over ranks", where, optimizer.__name)
+    end
+  end
+end
+
 -- Norms over ranks -----------------------------------------------------------------------------------
 
 -- The groups that hold other parts of a parameter, as a list and as a key.
@@ -193,6 +253,75 @@ local function groups_of(p)
     list[i], key[i] = cut.group, cut.group.number
   end
   return list, table.concat(key, ",")
+end
+
+-- Parameters by the groups that hold other parts: a list of { groups =, params = (positions) }.
+local function sets_of(parameters)
+  local sets, order = {}, {}
+  for i, p in ipairs(parameters) do
+    local list, key = groups_of(p)
+    if not sets[key] then
+      sets[key] = { groups = list, at = {} }
+      order[#order + 1] = sets[key]
+    end
+    table.insert(sets[key].at, i)
+  end
+  return order
+end
+
+local function reduced(t, groups, op)
+  for _, group in ipairs(groups) do t = B.ops.comm_reduce_by(t, op, group.number, group.size) end
+  return t
+end
+
+--- The norms of whole tensors, of which list[i] is a part that is placed as parameters[i] is; 0-dim tensors. All ranks
+-- call it.
+function M.norms(list, parameters)
+  local out = {}
+  for _, set in ipairs(sets_of(parameters)) do
+    local squares = {}
+    for k, i in ipairs(set.at) do
+      local t = list[i]
+      if not t:dtype().is_floating_point or t:dtype().itemsize < 4 then t = t:to(moth.float32) end
+      squares[k] = t:square():sum()
+    end
+    local sums = reduced(moth.stack(squares), set.groups, "sum"):sqrt()
+    for k, i in ipairs(set.at) do out[i] = sums:select(1, k) end
+  end
+  return out
+end
+
+--- Parameters as one vector over ranks, for methods that take products of such vectors: their order, in which those cut
+-- over the same groups follow each other; total(fn, op): the sum (or another op) over all of fn(from, n), a number for
+-- n of the elements here; mean(t): of a tensor over all ranks that have parts, or replicas of them.
+function M.vector(parameters)
+  local order, spans, every, seen, from = {}, {}, {}, {}, 1
+  local o = { dtype = moth.float64, device = parameters[1]:device() }
+  for _, set in ipairs(sets_of(parameters)) do
+    local n = 0
+    for _, i in ipairs(set.at) do
+      local p = parameters[i]
+      order[#order + 1], n = p, n + p:numel()
+      local list = { unpack(set.groups) }
+      list[#list + 1] = known[p] and known[p].replicas
+      for _, group in ipairs(list) do
+        if not seen[group] then
+          seen[group], every[#every + 1] = true, group
+        end
+      end
+    end
+    spans[#spans + 1], from = { from, n, set.groups }, from + n
+  end
+  local function total(fn, op)
+    local all
+    for _, span in ipairs(spans) do
+      local t = reduced(moth.tensor({ fn(span[1], span[2]) }, o), span[3], op or "sum")
+      local v = t:item()
+      if not all then all = v elseif op == "max" then all = math.max(all, v) else all = all + v end
+    end
+    return all
+  end
+  return order, total, function(t) return reduced(t:detach():reshape(1), every, "avg"):reshape({}) end
 end
 
 --- For moth.amp's GradScaler: found[device] ~= 0 where a gradient of this rank overflowed becomes so on all ranks that
@@ -216,6 +345,23 @@ function M.share_overflow(optimizer, found)
   any = any or moth.zeros(1)
   for _, group in ipairs(list) do collectives.all_reduce(any, { op = "max", group = group }) end
   for _, t in each(found) do t:copy_(any:reshape(t.shape)) end
+end
+
+--- The parameter whose gradient t is, if it is cut over ranks; of a list.
+function M.of_gradients(list)
+  local at, out = {}, {}
+  for p in each(known) do
+    local ok, g = pcall(B.get_grad, p) -- not of a handle that was freed
+    if ok and g then
+      local key = g:data_ptr()
+      at[key] = at[key] or {}
+      table.insert(at[key], { p, g })
+    end
+  end
+  for i, t in ipairs(list) do
+    for _, pair in ipairs(at[t:data_ptr()] or {}) do if pair[2] == t then out[i] = pair[1] end end
+  end
+  return out
 end
 
 --- Whether a list has parameters that are cut over ranks.

@@ -14,6 +14,7 @@ local moth = require "moth"
 local nn_utils = require "moth.nn.utils"
 local objects = require "moth.distributed.objects"
 local Optimizer = require "moth.optim.optimizer"
+local placement = require "moth.distributed.placement"
 local signature = require "moth.utils.signature"
 
 local NAME = "distributed.ZeroRedundancyOptimizer"
@@ -79,6 +80,19 @@ local function send(group, bucket)
   end
 end
 
+-- Each parameter is stepped by one rank, by itself.
+local function check_params(self)
+  if class.name(self.optim) == "LBFGS" then
+    check.fail("[%s] optim.LBFGS steps all parameters as one vector: it cannot be shared out over ranks", NAME)
+  end
+  for i, p in ipairs(self.params) do
+    if placement.is_cut_over(p, self.group) then
+      check.fail("[%s] parameter %d is cut over these ranks already (fully_shard, dist.tp), and so is its state: give \z
+        it to optim.%s itself", NAME, i, class.name(self.optim))
+    end
+  end
+end
+
 --- params: a list of parameters or of groups, the same on all ranks; optimizer_class: such as optim.Adam; options: of
 -- that class, and process_group.
 ZeRO.__init = signature.init(NAME .. "(list params, table optimizer_class, table options?)", function(self, o)
@@ -96,6 +110,7 @@ ZeRO.__init = signature.init(NAME .. "(list params, table optimizer_class, table
   self.params = {}
   for _, g in ipairs(self.param_groups) do for _, p in ipairs(g.params) do table.insert(self.params, p) end end
   self.owner = share_out(self.params, self.group.size)
+  check_params(self)
 end)
 
 --- The parameters whose state this rank keeps.
@@ -132,6 +147,7 @@ function ZeRO:add_param_group(group)
   self.optim:add_param_group(group)
   for _, p in ipairs(self.param_groups[#self.param_groups].params) do table.insert(self.params, p) end
   self.owner = share_out(self.params, self.group.size)
+  check_params(self)
 end
 
 --- Brings the state of all ranks to rank `to` of the group, whose state_dict() then has it. All ranks call it.

@@ -42,6 +42,21 @@ local function norm_over_ranks(parameters, p)
   end
 end
 
+-- Of gradients of such parameters, and parts of other tensors; nil if there are none.
+local function norm_of_gradients(list, p)
+  local placement = package.loaded["moth.distributed.placement"]
+  if not placement then return end
+  local of, at, any = placement.of_gradients(list), {}, false
+  for i, t in ipairs(list) do
+    at[i] = of[i] or t
+    any = any or placement.of(at[i]) ~= nil
+  end
+  if not any then return end
+  local index = {}
+  for i, q in ipairs(at) do index[q] = list[i] end
+  return moth.no_grad(placement.grad_norm, at, p, function(q) return index[q] end)
+end
+
 local function total_norm(grads, p)
   if #grads == 0 then return moth.zeros() end
   local norms = {}
@@ -111,7 +126,8 @@ end
 --- The norm of all tensors as one vector, a 0-dim tensor.
 M.get_total_norm = signature("nn.utils.get_total_norm(list|Tensor tensors, number norm_type=2, \z
   bool error_if_nonfinite=false)", function(tensors, p, must_be_finite)
-  local norm = moth.no_grad(total_norm, list_of("nn.utils.get_total_norm", tensors), p)
+  local list = list_of("nn.utils.get_total_norm", tensors)
+  local norm = norm_of_gradients(list, p) or moth.no_grad(total_norm, list, p)
   if must_be_finite and not norm:isfinite():item() then
     check.fail("[nn.utils.get_total_norm] the norm is %g", norm:item())
   end

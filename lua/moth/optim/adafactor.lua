@@ -40,7 +40,7 @@ local Adafactor = require "moth.optim.stepped" ("Adafactor", {
     check.number("optim.Adafactor", "d", o.d, 1)
     o.eps = { eps[1] or false, eps[2] }
   end,
-  op = "adafactor_step", states = { "row_var", "col_var", "variance" },
+  op = "adafactor_step", whole = true, states = { "row_var", "col_var", "variance" },
   optional = { row_var = is_matrix, col_var = is_matrix, variance = function(_, p) return B.dim(p) < 2 end },
   start = {
     row_var = function(_, p) return zeros_along(p, B.dim(p)) end,

@@ -12,6 +12,8 @@
 --   3. x = x + t d
 -- It ends early where the largest gradient is at most tolerance_grad, or the step or the change of the loss at most
 -- tolerance_change. All is one state, that of the first parameter.
+--
+-- Of parameters that are cut over ranks products are those of whole vectors, and the loss is the mean of the ranks'.
 local B = require "moth_lua"
 local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
@@ -55,11 +57,28 @@ local function move(params, d, t)
   end
 end
 
-local function largest(x) return x:numel() > 0 and x:abs():max():item() or 0 end
-local function dot(a, b) return a:dot(b):item() end
+-- What an iteration needs of vectors: the parameters in their order, and functions.
+local function vectors(params)
+  local placement, total, mean = package.loaded["moth.distributed.placement"], nil, nil
+  if placement and placement.any(params) then params, total, mean = placement.vector(params) end
+  local function over(fn, op, a, b)
+    if not total then return fn(a, b) end
+    return total(function(from, n) return fn(a:narrow(1, from, n), b and b:narrow(1, from, n)) end, op)
+  end
+  local function dot(a, b) return a:dot(b):item() end
+  local function largest(x) return x:numel() > 0 and x:abs():max():item() or 0 end
+  local function sum(x) return x:abs():sum():item() end
+  return {
+    params = params,
+    loss = function(t) return (mean and mean(t) or t):item() end,
+    dot = function(a, b) return over(dot, "sum", a, b) end,
+    largest = function(x) return over(largest, "max", x) end,
+    abs_sum = function(x) return over(sum, "sum", x) end,
+  }
+end
 
 -- The direction from the gradient g and the memory of the state.
-local function direction(s, g, history_size)
+local function direction(s, g, history_size, dot)
   if s.n_iter == 1 then
     s.old_dirs, s.old_stps, s.ro, s.H_diag = {}, {}, {}, 1
     return g:neg()
@@ -88,21 +107,22 @@ end
 
 local function iterate(self, closure)
   local group = self.param_groups[1]
-  local params, lr, s = group.params, Optimizer.get_lr(group), self.state[group.params[1]]
+  local v, lr, s = vectors(group.params), Optimizer.get_lr(group), self.state[group.params[1]]
+  local params, dot, largest = v.params, v.dot, v.largest
   s.func_evals, s.n_iter = s.func_evals or 0, s.n_iter or 0
   local function evaluate() return moth.enable_grad(closure) end
   local first = evaluate()
-  local loss, evals, n = first:item(), 1, 0
+  local loss, evals, n = v.loss(first), 1, 0
   s.func_evals = s.func_evals + 1
   local g = flat_grad(params)
   if largest(g) <= group.tolerance_grad then return first end
   while n < group.max_iter do
     n, s.n_iter = n + 1, s.n_iter + 1
-    local d = keep(direction(s, g, group.history_size))
+    local d = keep(direction(s, g, group.history_size, dot))
     s.d, s.prev_flat_grad = d, keep(g:clone())
     local before = loss
     s.prev_loss = loss
-    local t = s.n_iter == 1 and math.min(1, 1 / g:abs():sum():item()) * lr or lr
+    local t = s.n_iter == 1 and math.min(1, 1 / v.abs_sum(g)) * lr or lr
     s.t = t
     local slope = dot(g, d)
     if slope > -group.tolerance_change then break end
@@ -112,7 +132,7 @@ local function iterate(self, closure)
       for i, p in ipairs(params) do start[i] = p:clone() end
       local function at(length)
         move(params, d, length)
-        local value = evaluate():item()
+        local value = v.loss(evaluate())
         local gradient = flat_grad(params)
         for i, p in ipairs(params) do p:copy_(start[i]) end
         return value, gradient, dot(gradient, d)
@@ -124,7 +144,7 @@ local function iterate(self, closure)
     else
       move(params, d, t)
       if n ~= group.max_iter then -- the last one is evaluated by the next step
-        loss, more = evaluate():item(), 1
+        loss, more = v.loss(evaluate()), 1
         g = flat_grad(params)
       end
     end

@@ -25,7 +25,7 @@ local Muon = require "moth.optim.stepped" ("Muon", {
     end
     if o.ns_steps >= 100 then check.fail("[optim.Muon] ns_steps must be below 100, got %d", o.ns_steps) end
   end,
-  op = "muon_step", states = { "momentum_buffer" }, scalars = {},
+  op = "muon_step", whole = true, states = { "momentum_buffer" }, scalars = {},
   call = function(op, l, group, _, _, ...)
     local c = group.ns_coefficients
     op(l.params, l.grads, l.momentum_buffer, Optimizer.get_lr(group), group.weight_decay, group.momentum,

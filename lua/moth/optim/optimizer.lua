@@ -281,6 +281,7 @@ end
 --- { state = { one table per parameter }, param_groups = {…} }: parameters by number, from 1, in the order of
 -- the groups. The optimizer's tensors are shared, not copied.
 function Optimizer:state_dict()
+  local placement = package.loaded["moth.distributed.placement"] -- parameters may be parts of larger ones
   local sd, n = { state = {}, param_groups = {} }, 0
   for g, group in ipairs(self.param_groups) do
     local copy = { params = {} }
@@ -291,7 +292,10 @@ function Optimizer:state_dict()
       n = n + 1
       copy.params[i] = n
       local state = {}
-      for key, value in each(rawget(self.state, p) or {}) do state[key] = value end
+      for key, value in each(rawget(self.state, p) or {}) do
+        if placement and placement.is_state_like(self, key, value, p) then placement.share(value, p) end
+        state[key] = value
+      end
       sd.state[n] = state
     end
     sd.param_groups[g] = copy

@@ -11,6 +11,9 @@
 --   begin       name -> function(group): the first value of a number, instead of 0
 --   before, after   function(group, s): { name = value }, the new numbers before and after the op; before: step + 1
 --   call        calls the op; the values at the end are grad_scale and found_inf
+--   whole       the op looks at whole tensors (their norm, their rows and columns): parameters that are cut over ranks
+--               are put together for it, one at a time; states in own_shape are those of the whole one, on all ranks
+--   parts       in place of `call` for those parameters, which stay in parts
 local B = require "moth_lua"
 local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
@@ -33,13 +36,23 @@ end
 
 local function one_more(_, s) return { step = s.step + 1 } end
 
+-- The module of parameters that are cut over ranks, if there may be some.
+local function placement() return package.loaded["moth.distributed.placement"] end
+
+-- A tensor of the shape that p is a part of, without memory.
+local function whole_of(p)
+  local m = placement()
+  local place = m and m.of(p)
+  return place and moth.zeros({}, { dtype = p:dtype(), device = p:device() }):expand(place.shape) or p
+end
+
 local function new_state(self, spec, group, p, shared)
   local s = {}
   for _, name in ipairs(spec.states) do
     local optional = spec.optional and spec.optional[name]
     if not optional or optional(group, p) then
       local start = spec.start and spec.start[name]
-      s[name] = keep(start and start(group, p) or moth.zeros_like(p))
+      s[name] = keep(start and start(group, self.own_shape[name] and whole_of(p) or p) or moth.zeros_like(p))
     end
   end
   for _, key in ipairs(self.scalars) do
@@ -63,6 +76,33 @@ local function new_bucket(spec)
   local lists = { params = {}, grads = {} }
   for _, name in ipairs(spec.states) do lists[name] = {} end
   return { lists = lists, states = {} }
+end
+
+-- Steps the parameters of a bucket that are cut over ranks, and returns the lists of the others.
+local function step_parts(self, spec, m, lists, group, rate, s, scale, found)
+  local rest, cut = new_bucket(spec).lists, new_bucket(spec).lists
+  for i, p in ipairs(lists.params) do
+    local to = m.of(p) and cut or rest
+    for name, list in each(lists) do table.insert(to[name], list[i]) end
+  end
+  if spec.parts then
+    if #cut.params > 0 then spec.parts(cut, group, rate, s, scale, found) end
+    return rest
+  end
+  for i, p in ipairs(cut.params) do
+    local names, parts, one = {}, {}, {}
+    for name, list in each(lists) do
+      one[name] = { cut[name][i] }
+      if #list > 0 and not self.own_shape[name] then names[#names + 1] = name end
+    end
+    table.sort(names) -- all ranks gather in this order
+    for k, name in ipairs(names) do parts[k] = one[name][1] end
+    m.with_whole(parts, p, function(whole)
+      for k, name in ipairs(names) do one[name] = { whole[k] } end
+      spec.call(B.ops[spec.op], one, group, rate, s, scale, found)
+    end)
+  end
+  return rest
 end
 
 return function(name, spec)
@@ -103,7 +143,9 @@ return function(name, spec)
       local lists, s = bucket.lists, bucket.states[1]
       local rate = group.lr and Optimizer.rate(group, lists.params[1])
       if before then advance(bucket, before(group, s), found) end
-      spec.call(B.ops[spec.op], lists, group, rate, s, scale, found)
+      local m, rest = (spec.whole or spec.parts) and placement(), lists
+      if m and m.any(lists.params) then rest = step_parts(self, spec, m, lists, group, rate, s, scale, found) end
+      if #rest.params > 0 then spec.call(B.ops[spec.op], rest, group, rate, s, scale, found) end
       if spec.after then advance(bucket, spec.after(group, s), found) end
       -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
       B.free_all(lists.grads)
