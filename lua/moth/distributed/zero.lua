@@ -71,17 +71,22 @@ local function number_of(config, key, default, least)
   return v
 end
 
--- Options of DeepSpeed's optimizers by PyTorch's names.
+-- The optimizers of a configuration, by DeepSpeed's names in lower case.
+local optimizers = { adam = "Adam", adamw = "AdamW", sgd = "SGD", lamb = "LAMB", lion = "Lion",
+  adagrad = "Adagrad" }
+
+-- As DeepSpeed's, Adam's weight decay is AdamW's, unless adam_w_mode is false.
 local function make_optimizer(params, spec, make)
-  local by_name = { adam = "Adam", adamw = "AdamW", sgd = "SGD", lamb = "Lamb", lion = "Lion", adagrad = "Adagrad" }
-  local name = by_name[tostring(spec.type):lower()]
+  local name, options = optimizers[tostring(spec.type):lower()], {}
   if not name then
     check.fail(WHERE .. "config.optimizer.type: expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, got %s",
       tostring(spec.type))
   end
-  local options = {}
   for key, value in each(spec.params or {}) do
     if key ~= "torch_adam" and key ~= "adam_w_mode" and key ~= "freeze_step" then options[key] = value end
+  end
+  if name == "Adam" and (spec.params or {}).adam_w_mode ~= false then
+    name, options.weight_decay = "AdamW", options.weight_decay or 0
   end
   return make(optim[name], params, options)
 end
