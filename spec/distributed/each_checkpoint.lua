@@ -36,28 +36,38 @@ end
 
 function M.whole(t, like) return placement.full_tensor(t, like) end
 
--- The same with fully_shard; the losses of two more steps.
+-- The same with fully_shard, by the module's state dict; states of other shapes than their parameters, a parameter
+-- without dimensions. Returns the losses of two more steps.
+local Net = nn.class("Net")
+function Net:__init()
+  self.one, self.two, self.scale = nn.Linear(5, 7), nn.Linear(7, 3), nn.Parameter(moth.full({}, 1.5))
+end
+function Net:forward(x) return self.two(self.one(x):tanh()) * self.scale end
+
 function M.sharded(_, size, dir, what)
   moth.manual_seed(what == "save" and 5 or 6)
-  local m = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+  local m = Net()
   if size > 1 then
-    dist.fully_shard(m[1])
+    dist.fully_shard(m.one)
     dist.fully_shard(m)
   end
-  local opt, losses = moth.optim.Adam(m:parameters(), { lr = 0.1 }), {}
+  local opt = moth.optim.Adam({ m.one.weight, m.scale }, { lr = 0.1 })
+  local rows, losses = moth.optim.Adafactor({ m.two.weight, m.two.bias, m.one.bias }, { lr = 0.1 }), {}
   local function step(i)
     moth.manual_seed(i)
     opt:zero_grad()
+    rows:zero_grad()
     local loss = m(moth.randn(4, 5)):square():mean()
     loss:backward()
     opt:step()
+    rows:step()
     return loss:item()
   end
   if what == "save" then
     for i = 1, 3 do step(i) end
-    dist.checkpoint.save({ m = m, opt = opt }, dir)
+    dist.checkpoint.save({ m = m:state_dict(), opt = opt, rows = rows, of_model = m }, dir)
   else
-    dist.checkpoint.load({ m = m, opt = opt }, dir)
+    dist.checkpoint.load({ m = m:state_dict(), opt = opt, rows = rows, of_model = m }, dir)
   end
   for i = 1, 2 do losses[i] = ("%.5f"):format(step(10 + i)) end
   return table.concat(losses, " ")

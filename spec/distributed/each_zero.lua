@@ -57,7 +57,10 @@ return function(rank, size)
   net:clip_grad_norm_(1)
 
   -- whole states, there and back #M383
-  local sd = net:state_dict { full = true }
+  local every, all = fsdp.StateDictType, net:state_dict()
+  for name, t in one:named_parameters() do close("whole " .. name, all[name], t) end
+  local first_only = { offload_to_cpu = true, rank0_only = true }
+  local sd = net:state_dict_type(every.FULL_STATE_DICT, first_only, function() return net:state_dict() end)
   if rank == 0 then
     for name, t in one:named_parameters() do close("state " .. name, sd[name], t) end
     assert(sd["3.running_mean"]:size(1) == 8)
@@ -66,10 +69,49 @@ return function(rank, size)
   end
   local again = fsdp.FullyShardedDataParallel(make():eval(), { auto_wrap_policy =
     fsdp.size_based_auto_wrap_policy { min_num_params = 80 } })
-  again:load_state_dict(sd, { full = true, broadcast = true })
+  again:set_state_dict_type(every.FULL_STATE_DICT, first_only)
+  again:load_state_dict(sd)
   compare.modules("loaded", again.module, one:clone())
+  local was = again:set_state_dict_type "SHARDED_STATE_DICT"
+  assert(was.state_dict_config.rank0_only and again:get_state_dict_type().state_dict_type == "SHARDED_STATE_DICT")
   local parts = again:state_dict()
+  assert(parts["0.weight"]:size(1) == again.module[1].weight:size(1))
+  close("part", dist.full_tensor(parts["0.weight"]), one[1].weight)
+  moth.no_grad(function() for name, t in pairs(parts) do parts[name] = t:clone() * 1 end end)
+  moth.no_grad(function() again.module[1].weight:zero_() end)
   again:load_state_dict(parts)
+  again:load_state_dict(all)
+  compare.modules("loaded", again.module, one:clone())
+  fails("expected FULL_STATE_DICT", again.set_state_dict_type, again, "HALF")
+  -- files of either type
+  local dir = os.tmpname() .. ".of." .. size
+  local list = { dir }
+  dist.broadcast_object_list(list)
+  for _, kind in ipairs { every.SHARDED_STATE_DICT, every.FULL_STATE_DICT } do
+    net:set_state_dict_type(kind)
+    dist.checkpoint.save(net:state_dict(), list[1])
+    assert(table.concat(dist.checkpoint.info(list[1]).tensors["0.weight"].shape, ",") == "11,6")
+    for _, into in ipairs { every.FULL_STATE_DICT, every.SHARDED_STATE_DICT } do
+      moth.no_grad(function() again.module[1].weight:zero_() end)
+      again:set_state_dict_type(into)
+      again:load_state_dict(dist.checkpoint.load(again:state_dict(), list[1]))
+      compare.modules("file", again.module, one:clone())
+    end
+  end
+  for _, what in ipairs { net:state_dict(), net } do -- a module may be loaded as its state dict, and the other way
+    dist.checkpoint.save({ m = what }, list[1])
+    moth.no_grad(function() again.module[1].weight:zero_() end)
+    again:load_state_dict(dist.checkpoint.load({ m = again:state_dict() }, list[1]).m)
+    compare.modules("state dict", again.module, one:clone())
+    moth.no_grad(function() again.module[1].weight:zero_() end)
+    dist.checkpoint.load({ m = again }, list[1])
+    compare.modules("module", again.module, one:clone())
+    local plain = make():eval()
+    dist.checkpoint.load({ m = plain }, list[1])
+    compare.modules("a plain module", plain, one:clone())
+  end
+  dist.barrier()
+  if rank == 0 then os.execute("rm -r " .. list[1]) end
   again:summon_full_params(function()
     close("summoned", again.module[1].weight, one[1].weight)
     moth.no_grad(function() again.module[1].weight:mul_(2) end)
@@ -81,6 +123,24 @@ return function(rank, size)
   dist.set_optimizer_state_dict(again, other, osd, { full_state_dict = true })
   local p = again.module[1].weight
   close("moments back", dist.full_tensor(other.state[p].exp_avg, p), osd.state["0.weight"].exp_avg)
+  for i = 1, size < 4 and 2 or 1 do -- parts fit where they are cut the same way
+    local kind = i == 1 and every.FULL_STATE_DICT or every.SHARDED_STATE_DICT
+    net:set_state_dict_type(kind)
+    again:set_state_dict_type(kind)
+    local named = net:optim_state_dict(opt)
+    assert(named.param_groups[1].params[1] == "0.weight")
+    local loaded = adam(again:parameters())
+    loaded:load_state_dict(again:optim_state_dict_to_load(loaded, named))
+    close("moments by name", dist.full_tensor(loaded.state[p].exp_avg, p), osd.state["0.weight"].exp_avg)
+    again:optim_state_dict_to_load(adam(again:parameters()), named, { load_directly = true })
+  end
+  local flat = dist.get_optimizer_state_dict(net, opt, { full_state_dict = true, flatten_optimizer_state_dict = true })
+  close("flat", flat["state.0.weight.exp_avg"], osd.state["0.weight"].exp_avg)
+  assert(flat["param_groups.0.weight.lr"] == 0.01)
+  local model_sd, optim_sd = dist.get_state_dict(net, opt, { full_state_dict = true })
+  local third = adam(again:parameters())
+  dist.set_state_dict(again, { third }, model_sd, flat, { full_state_dict = true })
+  close("both", dist.full_tensor(third.state[p].exp_avg, p), optim_sd.state["0.weight"].exp_avg)
   fails("0.weight: the state has [2, 2], the model [11, 6]", dist.set_model_state_dict, again,
     { ["0.weight"] = moth.ones(2, 2) }, { full_state_dict = true, strict = false })
   fails("expected FULL_SHARD", fsdp.FullyShardedDataParallel, make(), { sharding_strategy = "HALF" })
@@ -125,6 +185,27 @@ return function(rank, size)
       close(("stage %d %s"):format(stage, name), dist.full_tensor(owner._parameters[name:match "[^.]+$"]), t)
     end
   end
+  -- the optimizers of a configuration, by DeepSpeed's names
+  for _, case in ipairs { { "Adam", "AdamW", { lr = 0.01, weight_decay = 0.1 } }, { "SGD", "SGD", { lr = 0.1 } },
+    { "Adam", "Adam", { lr = 0.01, weight_decay = 0.1 }, false }, { "AdamW", "AdamW", { lr = 0.01 } },
+    { "Lamb", "LAMB", { lr = 0.01, weight_decay = 0.1 } }, { "Lion", "Lion", { lr = 0.01 } },
+    { "Adagrad", "Adagrad", { lr = 0.1 } } } do
+    local name, like, options = case[1], case[2], { adam_w_mode = case[4] }
+    local whole = reference(2, function(params) return moth.optim[like](params, case[3]) end)
+    whole:zero_grad()
+    for key, value in pairs(case[3]) do options[key] = value end
+    for _, stage in ipairs { 1, 3 } do
+      local engine = moth.zero.initialize { model = first:clone(), config = { zero_optimization = { stage = stage },
+        optimizer = { type = name, params = options } } }
+      for _ = 1, 2 do
+        engine:backward(lossf(engine(mine), target))
+        engine:step()
+      end
+      compare.modules(name .. " at stage " .. stage, stage < 2 and engine.net.module or engine.net, whole, 1e-5)
+    end
+  end
+  fails("expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, got Muon", moth.zero.initialize, { model = first:clone(),
+    config = { optimizer = { type = "Muon" } } })
   if dist.get_backend() ~= "local" then -- the peak of a step falls with each stage
     local before = math.huge
     for stage = 0, 3 do

@@ -6,7 +6,8 @@
 --       sharding_strategy = "FULL_SHARD", mixed_precision = { param_dtype = moth.bfloat16 } })
 --     net(x):sum():backward()
 --     net:clip_grad_norm_(1.0)
---     net:state_dict { full = true }           -- on rank 0; names without "module."
+--     net:state_dict()                         -- whole tensors, on all ranks; names without "module."
+--     net:set_state_dict_type("SHARDED_STATE_DICT") -- from now on this rank's parts, for dist.checkpoint.save
 --     net:summon_full_params(function() … end)
 --
 -- sharding_strategy: "FULL_SHARD" (ZeRO-3), "SHARD_GRAD_OP" (ZeRO-2: parameters stay from forward to backward),
@@ -153,16 +154,101 @@ end)
 FSDP.clip_grad_norm_ = signature.method(NAME .. ".clip_grad_norm_(number max_norm, number norm_type=2)",
   function(self, most, kind) return utils.clip_grad_norm_(self:parameters(), most, kind) end)
 
---- The state of the module inside: this rank's shards, or with full = true whole tensors, on rank 0 alone (the others
--- have an empty one). All ranks call the latter.
-FSDP.state_dict = signature.method(NAME .. ".state_dict(*, bool full=false)", function(self, full)
-  return state.get_model_state_dict(self.module, { full_state_dict = full, cpu_offload = full })
+-- State dicts ----------------------------------------------------------------------------------------
+
+--- The types of state dicts. FULL: whole tensors; SHARDED: this rank's parts, of which dist.full_tensor and
+-- dist.checkpoint know where they belong; LOCAL: the same here.
+M.StateDictType = { FULL_STATE_DICT = "FULL_STATE_DICT", SHARDED_STATE_DICT = "SHARDED_STATE_DICT",
+  LOCAL_STATE_DICT = "LOCAL_STATE_DICT" }
+
+local function config(text)
+  local name = text:match "^[%w_]+"
+  --- Options of a type: offload_to_cpu: tensors in the host's memory; rank0_only: the others have empty ones.
+  M[name] = signature("distributed.fsdp." .. text, function(o) return o end, true)
+end
+config "FullStateDictConfig(*, bool offload_to_cpu=false, bool rank0_only=false)"
+config "FullOptimStateDictConfig(*, bool offload_to_cpu=true, bool rank0_only=false)"
+for _, name in ipairs { "ShardedStateDictConfig", "LocalStateDictConfig" } do
+  config(name .. "(*, bool offload_to_cpu=false)")
+end
+for _, name in ipairs { "ShardedOptimStateDictConfig", "LocalOptimStateDictConfig" } do
+  config(name .. "(*, bool offload_to_cpu=true)")
+end
+
+-- The settings of a type, checked: { state_dict_type, state_dict_config, optim_state_dict_config }.
+local function settings(what, kind, of_model, of_optimizer)
+  local prefix = ({ FULL_STATE_DICT = "Full", SHARDED_STATE_DICT = "Sharded", LOCAL_STATE_DICT = "Local" })[kind]
+  if not prefix then
+    check.fail("[%s] %s: expected FULL_STATE_DICT, SHARDED_STATE_DICT or LOCAL_STATE_DICT, got '%s'", NAME, what,
+      tostring(kind))
+  end
+  return { state_dict_type = kind, state_dict_config = M[prefix .. "StateDictConfig"](of_model or {}),
+    optim_state_dict_config = M[prefix .. "OptimStateDictConfig"](of_optimizer or {}) }
+end
+
+local function options_of(s, how)
+  local full = s.state_dict_type == "FULL_STATE_DICT"
+  return { full_state_dict = full, cpu_offload = how.offload_to_cpu, rank0_only = full and how.rank0_only }
+end
+
+--- Says of what kind state_dict and optim_state_dict are from now on, whole ones at first; returns the settings before.
+FSDP.set_state_dict_type = signature.method(NAME .. ".set_state_dict_type(string state_dict_type, \z
+  table state_dict_config?, table optim_state_dict_config?)", function(self, kind, of_model, of_optimizer)
+  local before = self:get_state_dict_type()
+  self._state_type = settings("set_state_dict_type", kind, of_model, of_optimizer)
+  return before
 end)
---- Loads a state of shards, or with full = true one of whole tensors (on all ranks; with broadcast = true rank 0's).
-FSDP.load_state_dict = signature.method(NAME .. ".load_state_dict(table state_dict, *, bool full=false, \z
-  bool broadcast=false, bool strict=true)", function(self, sd, full, broadcast, strict)
-  return state.set_model_state_dict(self.module, sd, { full_state_dict = full, broadcast_from_rank0 = broadcast,
-    strict = strict })
+function FSDP:get_state_dict_type()
+  return rawget(self, "_state_type") or settings("get_state_dict_type", "FULL_STATE_DICT")
+end
+
+--- state_dict_type(kind, state_dict_config?, optim_state_dict_config?, fn): calls fn, within which it is so.
+function FSDP:state_dict_type(kind, ...)
+  local n, args = select("#", ...), { ... }
+  local fn = table.remove(args, n)
+  if not check.is_callable(fn) then
+    check.fail("[%s] state_dict_type: expected a function as the last argument, got %s", NAME, class.name(fn))
+  end
+  local before = self:set_state_dict_type(kind, unpack(args, 1, n - 1))
+  local function done(ok, ...)
+    self._state_type = before
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return done(pcall(fn))
+end
+
+--- The state of the module inside, of the type that is set. All ranks call it.
+function FSDP:state_dict()
+  local s = self:get_state_dict_type()
+  return state.model_state(self.module, options_of(s, s.state_dict_config))
+end
+
+--- Loads a state: of each tensor the whole one, or this rank's part. With rank0_only rank 0's goes to all. Returns the
+-- names that are missing, and those that are unexpected. All ranks call it.
+FSDP.load_state_dict = signature.method(NAME .. ".load_state_dict(table state_dict, bool strict=true)",
+function(self, sd, strict)
+  local o = options_of(self:get_state_dict_type(), self:get_state_dict_type().state_dict_config)
+  return state.load_any(self.module, sd, { strict = strict, broadcast_from_rank0 = o.rank0_only },
+    ("[%s] load_state_dict: "):format(NAME))
+end)
+
+--- An optimizer's state, with names of parameters in place of numbers, of the type that is set. All ranks call it.
+FSDP.optim_state_dict = signature.method(NAME .. ".optim_state_dict(table optim)", function(self, optim)
+  local s = self:get_state_dict_type()
+  return state.optimizer_state(self.module, optim, options_of(s, s.optim_state_dict_config), "fsdp.optim_state_dict")
+end)
+
+--- Such a state, of whole tensors or of parts, as optim:load_state_dict takes it on this rank; load_directly: it is
+-- loaded. All ranks call it.
+FSDP.optim_state_dict_to_load = signature.method(NAME .. ".optim_state_dict_to_load(table optim, \z
+  table optim_state_dict, *, bool load_directly=false)", function(self, optim, sd, load_directly)
+  local s = self:get_state_dict_type()
+  local o = options_of(s, s.optim_state_dict_config)
+  local list, states = state.by_numbers(self.module, optim, sd, { broadcast_from_rank0 = o.rank0_only },
+    "fsdp.optim_state_dict_to_load")
+  if load_directly then list[1]:load_state_dict(states[1]) end
+  return states[1]
 end)
 
 --- Calls fn, within which the parameters are whole; what it changes of them is lost, unless writeback is true.

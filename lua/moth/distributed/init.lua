@@ -19,7 +19,8 @@ for file, names in require "moth.each" {
     all_to_all all_to_all_single gather scatter barrier monitored_barrier]],
   mesh = "device_mesh init_device_mesh DeviceMesh",
   placement = "full_tensor",
-  state_dict = [[get_model_state_dict set_model_state_dict get_optimizer_state_dict set_optimizer_state_dict]],
+  state_dict = [[get_model_state_dict set_model_state_dict get_optimizer_state_dict set_optimizer_state_dict
+    get_state_dict set_state_dict]],
   messages = "send recv isend irecv batch_isend_irecv",
   objects = [[all_gather_object broadcast_object_list gather_object scatter_object_list send_object_list
     recv_object_list]],

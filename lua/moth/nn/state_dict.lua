@@ -43,7 +43,11 @@ end
 
 local function collect(module, prefix, out, bare)
   if not bare then run_hooks(module, "state_dict_pre", prefix) end
-  for name, p in Ordered.items(module:registry("_parameters")) do out[prefix .. name] = B.detach(p, false) end
+  local placement = package.loaded["moth.distributed.placement"] -- a parameter may be a part of one
+  for name, p in Ordered.items(module:registry("_parameters")) do
+    local t = B.detach(p, false)
+    out[prefix .. name] = placement and placement.share(t, p) or t
+  end
   for name, b in Ordered.items(module:registry("_buffers")) do
     if not module._transient[name] then out[prefix .. name] = B.detach(b, false) end
   end

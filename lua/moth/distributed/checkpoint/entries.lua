@@ -6,7 +6,6 @@
 -- placement.lua), complex }.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
-local class = require "moth.class"
 local each = require "moth.each"
 local moth = require "moth"
 local Ordered = require "moth.nn.ordered"
@@ -22,20 +21,17 @@ local function is_optimizer(v)
 end
 M.is_module, M.is_optimizer = is_module, is_optimizer
 
-local function same(a, b)
-  if #a ~= #b then return false end
-  for i, n in ipairs(a) do if n ~= b[i] then return false end end
-  return true
-end
-
---- The entry of a tensor that is placed as `like` is (default: as itself).
+--- The entry of a tensor that is placed as `like` is (default: as itself; false: not at all).
 function M.entry(name, t, like)
-  local place = placement.of(like or t)
-  if place and not same(placement.local_shape(place), { unpack(t.shape) }) then place = nil end -- a step's number
-  local shape = place and place.shape or t.shape
+  if like == nil then like = t end
+  local place = like and placement.of(like)
+  local shape = place and placement.whole_shape(like) or t.shape
   local e = { name = name, tensor = t:detach(), shape = { unpack(shape) }, complex = t:dtype().is_complex or nil }
-  if place then
-    e.boxes = placement.boxes(like or t)
+  if place and place.scalar then -- one rank has it
+    e.boxes = t:numel() == 1 and { { offset = {}, start = {}, size = {} } } or {}
+    e.tensor = t:numel() == 1 and e.tensor:reshape({}) or e.tensor
+  elseif place then
+    e.boxes = placement.boxes(like)
   else
     local offset, size = {}, {}
     for i, n in ipairs(t.shape) do offset[i], size[i] = 0, n end
@@ -44,9 +40,7 @@ function M.entry(name, t, like)
   return e
 end
 
-local function inner(module) -- DistributedDataParallel is transparent
-  return class.name(module) == "DistributedDataParallel" and module.module or module
-end
+local inner = require("moth.distributed.state_dict").inner
 
 --- Calls fn(name, tensor) for the parameters and persistent buffers of a module.
 function M.each_of(module, fn)
@@ -81,12 +75,14 @@ end
 
 local function of_optimizer(opt, path, names, list)
   local plain = { state = {}, groups = {} }
+  placement.check_state(opt, "distributed.checkpoint.save")
   local sd = opt:state_dict()
   M.each_parameter(opt, names, function(p, name, n)
     local values = {}
     for key, v in each(sd.state[n] or {}) do
       if B.is_tensor(v) then
-        list[#list + 1] = M.entry(("%s.state.%s.%s"):format(path, name, key), v, p)
+        local like = placement.is_state_like(opt, key, v, p) and p
+        list[#list + 1] = M.entry(("%s.state.%s.%s"):format(path, name, key), v, like)
       else
         values[key] = v
       end

@@ -75,7 +75,14 @@ function M.open(path)
     for _, size in ipairs(shape) do if size == 0 then return moth.empty(shape, { dtype = dtype }) end end
     local whole = { unpack(shape) }
     if #whole == 0 then whole[1] = 1 end
-    return moth.mmap(path, { dtype = dtype, shape = whole, offset = 8 + n + e.data_offsets[1] }):view(shape)
+    local offset = 8 + n + e.data_offsets[1]
+    if offset % dtype.itemsize == 0 then
+      return moth.mmap(path, { dtype = dtype, shape = whole, offset = offset }):view(shape)
+    end
+    -- elements of a size that is no multiple of those before
+    local bytes = moth.mmap(path, { dtype = moth.uint8, shape = { e.data_offsets[2] - e.data_offsets[1] },
+      offset = offset })
+    return bytes:clone():view(dtype):view(shape)
   end
 end
 

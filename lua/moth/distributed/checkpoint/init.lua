@@ -18,6 +18,7 @@ local files = require "moth.distributed.checkpoint.files"
 local groups = require "moth.distributed.group"
 local moth = require "moth"
 local objects = require "moth.distributed.objects"
+local placement = require "moth.distributed.placement"
 local signature = require "moth.utils.signature"
 local tree = require "moth.distributed.tree"
 local writer = require "moth.distributed.checkpoint.writer"
@@ -117,6 +118,18 @@ local function unique_id()
   return ("%x%04x"):format(math.floor(require("moth.utils.system").time() * 1e3), saves % 65536)
 end
 
+-- A file's tensors in the order in which all of them can be mapped.
+local function large_first(job)
+  local order, keys, tensors = {}, {}, {}
+  for i in ipairs(job.keys) do order[i] = i end
+  table.sort(order, function(i, k)
+    local a, b = job.tensors[i]:dtype().itemsize, job.tensors[k]:dtype().itemsize
+    return a > b or a == b and i < k
+  end)
+  for at, i in ipairs(order) do keys[at], tensors[at] = job.keys[i], job.tensors[i] end
+  job.keys, job.tensors = keys, tensors
+end
+
 --- Saves a table of modules, optimizers, other objects with state_dict, tensors (also in tables) and plain values, in a
 -- folder. All ranks of the group call it, with the same fields. async: returns at once, when all is copied; a thread
 -- writes. Returns a Saved. Errors: a rank cannot write; then the folder has what it had.
@@ -150,6 +163,7 @@ function(state, dir, o)
       end
     end
   end
+  large_first(job)
   if g.rank == 0 then
     files.make_folder(dir)
     job.index = { format = 1, id = id, world_size = g.size, entries = plan, values = files.values_name(id) }
@@ -237,6 +251,17 @@ function Reader:whole(name)
   return t
 end
 
+-- The tensor that was given for a name, filled; a new one where none was, or one of another shape that is not cut.
+function Reader:into(name, given)
+  local e = given and entries.entry(name, given)
+  if not e or not placement.of(given)
+    and table.concat(e.shape, ",") ~= table.concat(self.index.entries[name].shape, ",") then
+    return self:whole(name)
+  end
+  self:fill(e)
+  return given
+end
+
 local function load_optimizer(reader, opt, field, plain, names)
   local sd, suffixes = { state = {}, param_groups = {} }, {}
   local at = field .. ".state."
@@ -261,10 +286,10 @@ local function load_optimizer(reader, opt, field, plain, names)
   entries.each_parameter(opt, names, function(p, name, k)
     local state = {}
     for key, v in each(plain.state[name] or {}) do state[key] = v end
-    local like = entries.entry(name, p)
+    local like, own = entries.entry(name, p), opt.own_shape or {}
     for key, full in each(suffixes[name] or {}) do
       local saved = reader.index.entries[full]
-      if table.concat(saved.shape, ",") == table.concat(like.shape, ",") then
+      if not own[key] and table.concat(saved.shape, ",") == table.concat(like.shape, ",") then
         local t = moth.empty(p.shape, { dtype = moth[saved.dtype], device = p:device() })
         reader:fill(entries.entry(full, t, p))
         state[key] = t
@@ -289,8 +314,9 @@ local function need(reader, list, strict)
 end
 
 --- Loads into a table as it was given to save: modules, optimizers and objects with load_state_dict are changed,
--- tensors overwritten; returns a table with these and the saved plain values. Each rank reads what it needs, and needs
--- no other. strict: all parameters of modules must be in the checkpoint. Errors: there is none; shapes differ.
+-- tensors, also those in tables (state dicts), overwritten; returns a table with these and the saved plain values. Each
+-- rank reads what it needs, and needs no other. strict: all parameters of modules must be in the checkpoint. Errors:
+-- there is none; shapes differ.
 M.load = signature("distributed.checkpoint.load(table state, path dir, *, bool strict=true)", function(state, dir, o)
   local reader = Reader(dir)
   local values = moth.load(("%s/%s"):format(dir, reader.index.values))
@@ -302,17 +328,29 @@ M.load = signature("distributed.checkpoint.load(table state, path dir, *, bool s
       entries.each_of(v, function(name, t) list[#list + 1] = entries.entry(field .. "." .. name, t) end)
       need(reader, list, o.strict)
       out[field] = v
-    elseif plain == nil then
-      check.fail("[distributed.checkpoint.load] %s has no '%s'", dir, tostring(field))
-    elseif entries.is_optimizer(v) then
-      load_optimizer(reader, v, field, plain, names)
-      out[field] = v
-    elseif moth.is_tensor(v) then
+    elseif plain and moth.is_tensor(v) then
       need(reader, { entries.entry(field, v) }, true)
       out[field] = v
+    elseif plain and entries.is_optimizer(v) then
+      load_optimizer(reader, v, field, plain, names)
+      out[field] = v
     else
-      local value = tree.join(plain.skeleton, function(i) return reader:whole(plain.names[i]) end)
-      if tree.has_state(v) then
+      local given, list, has_state = {}, {}, tree.has_state(v)
+      local _, tensors = tree.split(has_state and v:state_dict() or v, "distributed.checkpoint.load")
+      for i, e in ipairs(tensors) do
+        local name = field .. (e.name == "" and "" or "." .. e.name)
+        given[name], list[i] = e.tensor, entries.entry(name, e.tensor)
+      end
+      if plain == nil and (#list == 0 or has_state or moth.is_tensor(v)) then
+        check.fail("[distributed.checkpoint.load] %s has no '%s'", dir, tostring(field))
+      end
+      local value = v
+      if plain then
+        value = tree.join(plain.skeleton, function(i) return reader:into(plain.names[i], given[plain.names[i]]) end)
+      else
+        need(reader, list, o.strict) -- the state dict of what was saved as a module
+      end
+      if has_state then
         v:load_state_dict(value)
         value = v
       end
