@@ -99,4 +99,44 @@ describe("losses #quick", function()
     assert.equal(moth.float64, m.weight:dtype())
     assert.is_near(reference(rows, { 1, 2, 3 }), m(logits, labels { 1, 2, 3 }):item(), 1e-12)
   end)
+
+  it("refuse an input and a target of which neither broadcasts to the other", function()
+    local x, y = moth.rand(4, 1), moth.rand(4)
+    for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss",
+      "soft_margin_loss", "hinge_embedding_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits" } do
+      assert.error_matches(function() F[name](x, y) end, name .. "%] %l+ %[4, 1%] and target %[4%].*view_as")
+      assert.error_matches(function() F[name](y, x) end, name .. "%] %l+ %[4%] and target %[4, 1%]")
+    end
+    assert.error_matches(function() nn.MSELoss()(x, y) end, "F%.mse_loss")
+    assert.error_matches(function() moth.mse_loss(x, y) end, "view_as")
+    assert.error_matches(function() F.gaussian_nll_loss(x, y, y) end, "view_as")
+    assert.error_matches(function() F.margin_ranking_loss(x, x, y) end, "input1 %[4, 1%] and target %[4%]")
+    assert.error_matches(function() F.cosine_embedding_loss(moth.rand(4, 2), moth.rand(4, 2), x) end, "target %[4, 1%]")
+    for _, name in ipairs { "binary_cross_entropy", "binary_cross_entropy_with_logits" } do -- PyTorch's rule
+      assert.error_matches(function() F[name](moth.rand(4, 3), moth.rand(3)) end, "must have one shape")
+    end
+  end)
+
+  it("warn once where the target is broadcast", function()
+    local real, lines = io.stderr, {}
+    io.stderr = { write = function(_, ...) lines[#lines + 1] = table.concat { ... } end } -- luacheck: ignore 122
+    finally(function() io.stderr = real end) -- luacheck: ignore 122
+    for _ = 1, 2 do F.mse_loss(moth.rand(4, 3), moth.rand(3)) end
+    F.mse_loss(moth.rand(4, 3), moth.rand(4, 3))
+    assert.equal(1, #lines)
+    assert.matches("loss_spec%.lua:%d+: %[F%.mse_loss%] target has another shape %[3%] than input %[4, 3%]", lines[1])
+  end)
+
+  it("gaussian_nll_loss takes variances of one row for it, as PyTorch does", function()
+    local x, y = moth.zeros(2, 2), moth.ones(2, 2)
+    local got = F.gaussian_nll_loss(x, y, moth.tensor { 1, 4 }, { reduction = "none" })
+    local second = (math.log(4) + 0.25) / 2
+    assert.is_true(got:allclose(moth.tensor { { 0.5, 0.5 }, { second, second } }))
+    assert.is_near(second, F.gaussian_nll_loss(x, y, 4):item(), 1e-6)
+    assert.error_matches(function() F.gaussian_nll_loss(x, y, moth.rand(3)) end, "var %[3%] does not go with input")
+    assert.error_matches(function() F.gaussian_nll_loss(x, y, -1) end, "must not be negative")
+    local var = moth.full({ 2, 2 }, 1e-9, { requires_grad = true })
+    F.gaussian_nll_loss(x, y, var):backward()
+    assert.is_true(var.grad:abs():gt(1):all():item()) -- the value is bounded, the gradient is not cut off
+  end)
 end)

@@ -139,6 +139,9 @@ return {
   kind = "composite", amp = "high",
   expr = "reduced(square(self - target), reduction)",
   check = {
+    { "either(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape}: neither broadcasts to the other, so the loss would pair elements that do not belong \z
+        together; give both one shape, as by target:view_as(self), squeeze or unsqueeze" },
     { "either(is_float(self), is_float(target))",
       "a loss needs a float dtype, got {self.dtype}", "type" },
   },
@@ -151,6 +154,9 @@ return {
   kind = "composite", amp = "high",
   expr = "reduced(abs(self - target), reduction)",
   check = {
+    { "either(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape}: neither broadcasts to the other, so the loss would pair elements that do not belong \z
+        together; give both one shape, as by target:view_as(self), squeeze or unsqueeze" },
     { "either(inexact(self), inexact(target))",
       "a loss needs a float dtype, got {self.dtype}", "type" },
   },
@@ -162,6 +168,11 @@ return {
 { "binary_cross_entropy_with_logits(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean') -> Tensor",
   kind = "composite", amp = "high",
   expr = "reduced((1 - target) * self - log_sigmoid(self), reduction)",
+  check = {
+    { "both(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape} must have one shape (broadcast one of them to the other yourself, or \z
+        write target:view_as(self), squeeze or unsqueeze)" },
+  },
   grad = "composite",
   reference = "binary_cross_entropy_with_logits",
   samples = { "randn(4,5), rand(4,5)" },
@@ -204,6 +215,9 @@ return {
   kind = "composite", amp = "high",
   expr = "reduced(smooth_l1(self, target, beta, 1), reduction)",
   check = {
+    { "either(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape}: neither broadcasts to the other, so the loss would pair elements that do not belong \z
+        together; give both one shape, as by target:view_as(self), squeeze or unsqueeze" },
     { "either(is_float(self), is_float(target))",
       "a loss needs a float dtype, got {self.dtype}", "type" },
   },
@@ -219,6 +233,9 @@ return {
   kind = "composite", amp = "high",
   expr = "reduced(smooth_l1(self, target, delta, delta), reduction)",
   check = {
+    { "either(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape}: neither broadcasts to the other, so the loss would pair elements that do not belong \z
+        together; give both one shape, as by target:view_as(self), squeeze or unsqueeze" },
     { "either(is_float(self), is_float(target))",
       "a loss needs a float dtype, got {self.dtype}", "type" },
   },
@@ -240,6 +257,9 @@ return {
     local y = when(eq(reduction, "batchmean"), sum(loss) / self.shape[0], reduced(loss, reduction))
     return when(same, as(y, target.dtype), y)]],
   check = {
+    { "either(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape}: neither broadcasts to the other, so the loss would pair elements that do not belong \z
+        together; give both one shape, as by target:view_as(self), squeeze or unsqueeze" },
     { "is_float(target)",
       "target: expected a float dtype, got {target.dtype}", "type" },
   },
@@ -261,6 +281,9 @@ return {
     local loss = neg(target * bounded_log(self) + (1 - target) * bounded_log(1 - self))
     return reduced(when(given(weight), loss * weight, loss), reduction)]],
   check = {
+    { "both(expands(self.shape, target.shape), expands(target.shape, self.shape))",
+      "self {self.shape} and target {target.shape} must have one shape (broadcast one of them to the other yourself, or \z
+        write target:view_as(self), squeeze or unsqueeze)" },
     { "is_float(self)",
       "expected a float dtype, got {self.dtype}", "type" },
   },

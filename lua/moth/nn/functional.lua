@@ -15,10 +15,10 @@ local each = require "moth.each"
 
 local F = {}
 
--- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias), F.mse_loss(x, y, { reduction }).
+-- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias).
 for _, name in ipairs({ "linear", "fake_quantize", "relu_", "leaky_relu_", "elu_", "silu_", "softplus", "hardtanh_",
   "sigmoid", "tanh",
-  "softmax", "log_softmax", "mse_loss", "l1_loss", "relu6_", "selu_", "celu_", "hardsigmoid_", "hardswish_",
+  "softmax", "log_softmax", "relu6_", "selu_", "celu_", "hardsigmoid_", "hardswish_",
   "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "batch_norm",
   "avg_pool1d", "avg_pool2d", "avg_pool3d",
   "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "scaled_dot_product_attention", "hardshrink",

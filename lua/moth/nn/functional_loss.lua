@@ -19,6 +19,42 @@ local function reduce(x, reduction)
   return reduction == "sum" and x:sum() or x
 end
 
+-- Can x be broadcast to the shape of y?
+local function expands(x, y)
+  if #x > #y then return false end
+  for d = 1, #x do
+    local n = x[#x + 1 - d]
+    if n ~= 1 and n ~= y[#y + 1 - d] then return false end
+  end
+  return true
+end
+
+-- Raises where neither of two tensors broadcasts to the other: (N, 1) against (N) would pair all with all.
+local function paired(name, a, x, b, y)
+  local p, q = B.size(x), B.size(y)
+  if expands(p, q) or expands(q, p) then return end
+  check.fail("[F.%s] %s [%s] and %s [%s]: neither broadcasts to the other, so the loss would pair elements that do not \z
+    belong together; give both one shape, as by target:view_as(input), squeeze or unsqueeze", name, a,
+    table.concat(p, ", "), b, table.concat(q, ", "))
+end
+
+-- An op of input and target; other shapes that broadcast are told once for each line, as in PyTorch.
+local function of_pairs(name, parameters)
+  local op = ops[name]
+  define(name, "Tensor input, Tensor target, REDUCTION" .. parameters, function(input, target, reduction, at)
+    local p, q = B.size(input), B.size(target)
+    local same = #p == #q
+    for d = 1, same and #p or 0 do same = same and p[d] == q[d] end
+    if not same then
+      local loss = op(input, target, reduction, at)
+      check.warn("[F.%s] target has another shape [%s] than input [%s] and is broadcast with it; if that is not meant, \z
+        give both one shape", name, table.concat(q, ", "), table.concat(p, ", "))
+      return loss
+    end
+    return op(input, target, reduction, at)
+  end)
+end
+
 -- ---- of classes ------------------------------------------------------------------------------------
 
 -- x (N, C, d1, …) as rows (N d1 …, C); its dimension of classes.
@@ -166,12 +202,16 @@ define("ctc_loss", "Tensor log_probs, Tensor targets, int|int[]|Tensor input_len
 
 -- ---- of numbers ------------------------------------------------------------------------------------
 
-define("smooth_l1_loss", "Tensor input, Tensor target, REDUCTION, number beta=1", ops.smooth_l1_loss)
-define("huber_loss", "Tensor input, Tensor target, REDUCTION, number delta=1", ops.huber_loss)
+of_pairs("mse_loss", "")
+of_pairs("l1_loss", "")
+of_pairs("smooth_l1_loss", ", number beta=1")
+of_pairs("huber_loss", ", number delta=1")
 
 --- max(0, -y (x1 - x2) + margin), y being 1 where x1 should rank higher and -1 where x2 should.
 define("margin_ranking_loss", "Tensor input1, Tensor input2, Tensor target, number margin=0, REDUCTION",
   function(x1, x2, y, margin, reduction)
+    paired("margin_ranking_loss", "input1", x1, "input2", x2)
+    paired("margin_ranking_loss", "input1", x1, "target", y)
     local cut = y * (x2 - x1)
     if not B.tensor_dtype(cut).is_floating_point then cut = cut:to(B.default_dtype()) end
     return reduce((cut + margin):relu(), reduction)
@@ -180,17 +220,22 @@ define("margin_ranking_loss", "Tensor input1, Tensor input2, Tensor target, numb
 --- x where y is 1, max(0, margin - x) where y is -1.
 define("hinge_embedding_loss", "Tensor input, Tensor target, number margin=1, REDUCTION",
   function(x, y, margin, reduction)
+    paired("hinge_embedding_loss", "input", x, "target", y)
     return reduce(moth.where(y:ne(1), (margin - x):relu(), 0) + moth.where(y:ne(-1), x, 0), reduction)
   end)
 
 --- log(1 + exp(-y x)), y being 1 or -1.
 define("soft_margin_loss", "Tensor input, Tensor target, REDUCTION",
-  function(x, y, reduction) return reduce((-(y * x)):softplus(), reduction) end)
+  function(x, y, reduction)
+    paired("soft_margin_loss", "input", x, "target", y)
+    return reduce((-(y * x)):softplus(), reduction)
+  end)
 
 --- rate - target log(rate), input being log(rate) (or rate, with log_input = false); full = false: without Stirling's
 -- term.
 define("poisson_nll_loss", "Tensor input, Tensor target, bool log_input=true, bool full=false, number eps=1e-8, \z
   REDUCTION", function(input, target, log_input, full, eps, reduction)
+  paired("poisson_nll_loss", "input", input, "target", target)
   local loss
   if log_input then loss = input:exp() - target * input
   else loss = input - target * (input + eps):log() end
@@ -202,10 +247,36 @@ define("poisson_nll_loss", "Tensor input, Tensor target, bool log_input=true, bo
   return reduce(loss, reduction)
 end)
 
---- (log(var) + (input - target)^2 / var) / 2, var at least eps; full = false: without log(2 pi).
-define("gaussian_nll_loss", "Tensor input, Tensor target, Tensor var, bool full=false, number eps=1e-6, REDUCTION",
-  function(input, target, var, full, eps, reduction)
-    var = var:clamp({ min = eps })
+-- var as a tensor that goes with input: one number, a tensor of input's shape, without its last dimension, or with 1 in
+-- one dimension; not negative (asked on the CPU only).
+local function variance(input, var)
+  if not B.is_tensor(var) then
+    if var < 0 then check.fail("[F.gaussian_nll_loss] var must not be negative, got %g", var) end
+    return moth.full_like(input, var)
+  end
+  local low = B.extremes(var)
+  if low and low < 0 then check.fail("[F.gaussian_nll_loss] var must not be negative, got %g", low) end
+  local p, q = B.size(input), B.size(var)
+  local all, ones = #p == #q, 0
+  for d = 1, #q do
+    if q[d] ~= p[d] then
+      all = all and q[d] == 1
+      ones = ones + 1
+    end
+  end
+  if all and ones <= 1 then return var end
+  if #q == #p - 1 and ones == 0 then return var:unsqueeze(-1) end
+  check.fail("[F.gaussian_nll_loss] var [%s] does not go with input [%s]: expected a number, or the shape of input, \z
+    without its last dimension, or with 1 in one dimension", table.concat(q, ", "), table.concat(p, ", "))
+end
+
+--- (log(var) + (input - target)^2 / var) / 2, var at least eps; full = false: without log(2 pi). The gradient of var is
+-- that of the value which counts.
+define("gaussian_nll_loss", "Tensor input, Tensor target, Tensor|number var, bool full=false, number eps=1e-6, \z
+  REDUCTION", function(input, target, var, full, eps, reduction)
+    paired("gaussian_nll_loss", "input", input, "target", target)
+    var = variance(input, var)
+    var = var + (var:clamp({ min = eps }) - var):detach()
     local loss = (var:log() + (input - target):square() / var) * 0.5
     if full then loss = loss + 0.5 * math.log(2 * math.pi) end
     return reduce(loss, reduction)
@@ -223,7 +294,9 @@ end)
 --- 1 - cosine where y is 1, max(0, cosine - margin) where y is -1; x1, x2 (N, D).
 define("cosine_embedding_loss", "Tensor input1, Tensor input2, Tensor target, number margin=0, REDUCTION",
   function(x1, x2, y, margin, reduction)
+    paired("cosine_embedding_loss", "input1", x1, "input2", x2)
     local c = F.cosine_similarity(x1, x2, -1)
+    paired("cosine_embedding_loss", "the cosines", c, "target", y)
     return reduce(moth.where(y:eq(1), 1 - c, (c - margin):relu()), reduction)
   end)
 

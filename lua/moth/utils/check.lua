@@ -33,6 +33,23 @@ function M.fail(message, ...)
   end
 end
 
+local warned = {}
+
+--- Writes a formatted warning with the nearest line that is not moth's own, once for each line.
+function M.warn(message, ...)
+  if select("#", ...) > 0 then message = message:format(...) end
+  local level, info = 2, debug.getinfo(2, "Sl")
+  while info and (info.currentline <= 0 or info.source:sub(1, #own) == own) do
+    level = level + 1
+    info = debug.getinfo(level, "Sl")
+  end
+  local place = info and ("%s:%d"):format(info.short_src, info.currentline) or "?"
+  local key = place .. message:gsub("%d+", "")
+  if warned[key] then return end
+  warned[key] = true
+  io.stderr:write("[moth] warning: ", place, ": ", message, "\n")
+end
+
 --- Whether a value can be called as a function: a function, a module, a class; a tensor cannot.
 function M.is_callable(v)
   local mt = (type(v) == "table" or type(v) == "userdata" and not B.is_tensor(v)) and getmetatable(v)
