@@ -22,7 +22,7 @@ local function entries(model)
   local where, of = {}, {}
   local function visit(registry, path, m, name, t)
     of[t] = of[t] or {}
-    table.insert(of[t], { m[registry], name })
+    table.insert(of[t], { m, registry, name })
     where[path == "" and name or path .. "." .. name] = of[t]
   end
   local function walk(m, path, above)
@@ -43,14 +43,18 @@ end
 local function put(changes)
   local before = {}
   for i, c in ipairs(changes) do
-    before[i] = { c[1], c[2], rawget(c[1], c[2]) }
-    rawset(c[1], c[2], c[3])
+    local m, registry, name, value = c[1], c[2], c[3], c[4]
+    before[i] = { m, registry, name, rawget(m[registry], name) }
+    m:place(registry, name, value)
   end
   return before
 end
 
 local function restore(changes)
-  for i = #changes, 1, -1 do rawset(changes[i][1], changes[i][2], changes[i][3]) end
+  for i = #changes, 1, -1 do
+    local c = changes[i]
+    c[1]:place(c[2], c[3], c[4])
+  end
 end
 
 --- Calls model(...) with other tensors for its parameters and buffers: `params` maps their names, as in a state
@@ -60,7 +64,7 @@ function M.functional_call(model, params, ...)
   for path, t in each(params) do
     if not where[path] then check.fail("functional_call: the model has no parameter or buffer '%s'", tostring(path)) end
     if not B.is_tensor(t) then check.fail("functional_call: '%s' must be a tensor, got %s", path, type(t)) end
-    for _, entry in ipairs(where[path]) do changes[#changes + 1] = { entry[1], entry[2], t } end
+    for _, entry in ipairs(where[path]) do changes[#changes + 1] = { entry[1], entry[2], entry[3], t } end
   end
   local before, outer = put(changes), around.push(put, restore, changes)
   local results = pack(xpcall(model, trace.keep, ...))

@@ -58,7 +58,7 @@ local function show(unit, whole)
   unit.is_shown = whole
   for i, places in ipairs(unit.places) do
     local t = whole and unit.full[i] or unit.shards[i]
-    for _, place in ipairs(places) do rawset(place[1]._parameters, place[2], t) end
+    for _, place in ipairs(places) do place[1]:place("_parameters", place[2], t) end
   end
 end
 
@@ -327,11 +327,11 @@ local function materialize(places, init, device, take)
       for name, p in Ordered.items(m._parameters) do
         if is_fake(p) then
           own[#own + 1] = { name, p }
-          rawset(m._parameters, name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
+          m:place("_parameters", name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
         end
       end
       for name, b in Ordered.items(m._buffers) do
-        if is_fake(b) then rawset(m._buffers, name, moth.zeros(b.shape, { dtype = b:dtype(), device = device })) end
+        if is_fake(b) then m:place("_buffers", name, moth.zeros(b.shape, { dtype = b:dtype(), device = device })) end
       end
       if #own > 0 then
         if init then
@@ -345,7 +345,7 @@ local function materialize(places, init, device, take)
       end
       for _, pair in ipairs(own) do
         local whole = m._parameters[pair[1]]
-        rawset(m._parameters, pair[1], pair[2])
+        m:place("_parameters", pair[1], pair[2])
         take(pair[2], whole)
         B.free(whole)
       end

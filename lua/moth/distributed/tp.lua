@@ -110,7 +110,7 @@ local function cut(module, name, group, dim, o)
   if placement.of(p) then check.fail("%s is cut already", where) end
   local c = placement.cut(group, dim, p:size(dim), o, where)
   local part = Parameter(placement.part(p, c), { requires_grad = p:requires_grad() })
-  module._parameters[name] = placement.set(part, p.shape, { c })
+  module:place("_parameters", name, placement.set(part, p.shape, { c }))
   return part
 end
 

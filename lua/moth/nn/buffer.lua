@@ -13,6 +13,12 @@ function Buffer.is(x) return persistent[x] ~= nil end
 --- Whether a buffer is in state dicts.
 function Buffer.is_persistent(x) return persistent[x] end
 
+--- Makes a tensor a buffer as another is one, if that is one; returns it.
+function Buffer.like(t, other)
+  if persistent[other] ~= nil then persistent[t] = persistent[other] end
+  return t
+end
+
 --- A buffer that shares the storage of a tensor.
 Buffer.new = signature("nn.Buffer(Tensor data, bool persistent=true)", function(t, is_persistent)
   local b = B.detach(t, true)

@@ -4,6 +4,7 @@
 -- kept. Functions, classes, generators and other values are shared with the original. Hooks are copied too.
 local B = require "moth_lua"
 local Ordered = require "moth.nn.ordered"
+local Buffer = require "moth.nn.buffer"
 local Parameter = require "moth.nn.parameter"
 local each = require "moth.each"
 
@@ -12,7 +13,7 @@ local copy
 local function copy_tensor(t)
   local data = B.ops.clone(B.alias(t, false))
   if Parameter.is(t) then return Parameter.new(data, { requires_grad = B.requires_grad(t) }) end
-  return data
+  return Buffer.like(data, t)
 end
 
 local function copy_table(t, seen)

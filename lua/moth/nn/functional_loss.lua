@@ -33,8 +33,8 @@ end
 local function paired(name, a, x, b, y)
   local p, q = B.size(x), B.size(y)
   if expands(p, q) or expands(q, p) then return end
-  check.fail("[F.%s] %s [%s] and %s [%s]: neither broadcasts to the other, so the loss would pair elements that do not \z
-    belong together; give both one shape, as by target:view_as(input), squeeze or unsqueeze", name, a,
+  check.fail("[F.%s] %s [%s] and %s [%s]: neither broadcasts to the other, so the loss would pair elements that do \z
+    not belong together; give both one shape, as by target:view_as(input), squeeze or unsqueeze", name, a,
     table.concat(p, ", "), b, table.concat(q, ", "))
 end
 
@@ -47,8 +47,8 @@ local function of_pairs(name, parameters)
     for d = 1, same and #p or 0 do same = same and p[d] == q[d] end
     if not same then
       local loss = op(input, target, reduction, at)
-      check.warn("[F.%s] target has another shape [%s] than input [%s] and is broadcast with it; if that is not meant, \z
-        give both one shape", name, table.concat(q, ", "), table.concat(p, ", "))
+      check.warn("[F.%s] target has another shape [%s] than input [%s] and is broadcast with it; if that is not \z
+        meant, give both one shape", name, table.concat(q, ", "), table.concat(p, ", "))
       return loss
     end
     return op(input, target, reduction, at)

@@ -10,7 +10,8 @@
 -- `_buffers`, ordered maps that hold these values in place of the field; reading the field finds them
 -- there. Other values are plain fields. Lua calls __newindex only where no plain field of that name is; a
 -- module assigned over one (`self.head = false`, later `self.head = nn.Linear(4, 2)`) is moved to its
--- registry by the next method that walks the module.
+-- registry by the next method that walks the module. Plain tables of modules and parameters stay fields; walks find
+-- what is in them (nn/held.lua).
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -51,6 +52,7 @@ function Module:forward()
   check.fail("%s has no forward; write function %s:forward(x) ... end", self.__name, self.__name)
 end
 
+local Held -- nn/held.lua
 local recorder -- of moth.profiler, while it records modules
 
 local function call(self, ...)
@@ -81,7 +83,8 @@ function Module.__index(m, key)
   value = rawget(rawget(m, "_parameters"), key)
   if value ~= nil then return value end
   value = rawget(rawget(m, "_modules"), key)
-  if value ~= nil then return value end
+  -- The table of a Held is a field itself; without the field there is nothing any more.
+  if value ~= nil then return rawget(value, "_of") == nil and value or nil end
   value = rawget(rawget(m, "_buffers"), key)
   if value ~= nil then return value end
   return (class.missing(key))
@@ -104,7 +107,8 @@ end
 
 local function holder(self, key)
   for _, r in ipairs(registries) do
-    if rawget(self[r], key) ~= nil then return r end
+    local value = rawget(self[r], key)
+    if value ~= nil and not (r == "_modules" and Held.is(value)) then return r end
   end
 end
 
@@ -133,19 +137,57 @@ function Module.__newindex(self, key, value)
     check.fail("%s.%s is %s; assign %s or nil, not %s", self.__name, key, what[old],
       old == "_parameters" and "an nn.Parameter" or "another", class.name(value))
   else
+    if type(value) == "table" and type(key) == "string" then Ordered.reserve(self._modules, key) end
     rawset(self, key, value)
+  end
+end
+
+local holding = {}
+
+-- Registers the plain tables that hold modules or parameters, and forgets those that do not any more.
+local function hold(self, tables)
+  local modules = rawget(self, "_modules")
+  for key, m in each(modules) do
+    if Held.is(m) and rawget(m, "_of") ~= (tables and tables[key]) then rawset(modules, key, nil) end
+  end
+  if not tables or holding[self] then return end
+  holding[self] = true -- a table may lead back to the module
+  local ok, known = pcall(Held.known, self)
+  holding[self] = nil
+  if not ok then error(known, 0) end
+  local names = {}
+  for key in each(tables) do names[#names + 1] = key end
+  table.sort(names)
+  for _, key in ipairs(names) do
+    local m = rawget(modules, key) or Held.of(tables[key], self.__name .. "." .. key)
+    if not Held.follow(m, known) then
+      rawset(modules, key, nil)
+    else
+      if key:find(".", 1, true) or getmetatable(self)[key] ~= nil then
+        check.fail("%s: '%s' cannot name a table of modules or parameters; a name is a text without dots that is no \z
+          method of the class", self.__name, key)
+      end
+      Ordered.put(modules, key, m)
+    end
   end
 end
 
 --- A registry, after moving modules and parameters among the plain fields into theirs.
 function Module:registry(name)
-  local strays
+  local strays, tables
   for key, value in each(self) do
-    if type(key) == "string" and registry_of(value) then -- integer keys belong to lists
-      strays = strays or {}
-      strays[#strays + 1] = key
+    local kind = type(key) == "string" and type(value) -- integer keys belong to lists
+    if kind == "table" or kind == "userdata" then
+      if registry_of(value) then
+        strays = strays or {}
+        strays[#strays + 1] = key
+      elseif kind == "table" and Held.holds(value) then
+        tables = tables or {}
+        tables[key] = value
+      end
     end
   end
+  hold(self, tables)
   if strays then
     table.sort(strays)
     for _, key in ipairs(strays) do
@@ -156,6 +198,9 @@ function Module:registry(name)
   end
   return self[name]
 end
+
+--- Puts another value in the place of a registered one; what mirrors it (the positions of a list) follows.
+function Module:place(registry, name, value) rawset(self[registry], name, value) end
 
 local function all(...) return ... end
 local buffer = signature("register_buffer(string name, Tensor tensor?, bool persistent=true)", all)
@@ -317,9 +362,11 @@ function Module:convert(fn)
     for _, m in ipairs(self:modules()) do
       for name, p in Ordered.items(m:registry("_parameters")) do
         done[p] = done[p] or Parameter.convert(p, fn) -- a shared parameter stays one
-        m._parameters[name] = done[p]
+        m:place("_parameters", name, done[p])
       end
-      for name, b in Ordered.items(m:registry("_buffers")) do m._buffers[name] = fn(b) end
+      for name, b in Ordered.items(m:registry("_buffers")) do
+        m:place("_buffers", name, Buffer.like(fn(b), b))
+      end
     end
   end)
   return self
@@ -407,8 +454,7 @@ end
 --- The text between the parentheses of the printed module; subclasses override it.
 function Module.extra_repr() return "" end
 
---- PyTorch's repr of modules, character by character: booleans are True and False, positions count from 0.
-function Module.__tostring(self)
+local function text_of(self)
   local extra, lines = self:extra_repr(), {}
   for name, child in Ordered.items(self:registry("_modules")) do
     lines[#lines + 1] = ("(%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
@@ -418,6 +464,19 @@ function Module.__tostring(self)
   return self.__name .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
 end
 
+local printing = {}
+
+--- PyTorch's repr of modules; booleans are True and False.
+function Module.__tostring(self)
+  if printing[self] then return self.__name .. "(...)" end -- a module that holds itself
+  printing[self] = true
+  local ok, text = pcall(text_of, self)
+  printing[self] = nil
+  if not ok then error(text, 0) end
+  return text
+end
+
 require "moth.nn.module_more"(Module)
+Held = require "moth.nn.held"(Module, registry_of)
 
 return Module

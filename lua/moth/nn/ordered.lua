@@ -25,6 +25,20 @@ function Ordered.__newindex(map, key, value)
   rawset(map, key, value)
 end
 
+--- Keeps the next place in the order for a key that `put` fills later.
+function Ordered.reserve(map, key)
+  local list = orders[map]
+  if list.at[key] then return end
+  list.at[key] = true
+  list[#list + 1] = key
+end
+
+--- Inserts an entry at the place that was kept for it, or at the end.
+function Ordered.put(map, key, value)
+  Ordered.reserve(map, key)
+  rawset(map, key, value)
+end
+
 --- The keys in order of insertion, as a new list.
 function Ordered.keys(map)
   local out = {}

@@ -41,6 +41,12 @@ function ParameterList:registry(name)
   return Module.registry(self, name)
 end
 
+function ParameterList:place(registry, name, value)
+  Module.place(self, registry, name, value)
+  local i = registry == "_parameters" and tonumber(name)
+  if i then rawset(self, i + 1, value) end
+end
+
 function ParameterList.__index(self, key)
   if type(key) == "number" then return key < 0 and rawget(self, #self + 1 + key) or nil end
   return Module.__index(self, key)

@@ -41,7 +41,13 @@ function M.register(module, kind, fn)
   return handle
 end
 
-local function collect(module, prefix, out, bare)
+local function collect(module, prefix, out, bare, above)
+  above = above or {}
+  if above[module] then
+    check.fail("[state_dict] the module at '%s' holds itself. A field that only leads back takes a table with a \z
+      metatable, which is not searched: setmetatable({ parent }, {})", prefix:sub(1, -2))
+  end
+  above[module] = true
   if not bare then run_hooks(module, "state_dict_pre", prefix) end
   local placement = package.loaded["moth.distributed.placement"] -- a parameter may be a part of one
   for name, p in Ordered.items(module:registry("_parameters")) do
@@ -51,7 +57,10 @@ local function collect(module, prefix, out, bare)
   for name, b in Ordered.items(module:registry("_buffers")) do
     if not module._transient[name] then out[prefix .. name] = B.detach(b, false) end
   end
-  for name, child in Ordered.items(module:registry("_modules")) do collect(child, prefix .. name .. ".", out, bare) end
+  for name, child in Ordered.items(module:registry("_modules")) do
+    collect(child, prefix .. name .. ".", out, bare, above)
+  end
+  above[module] = nil
   if not bare then run_hooks(module, "state_dict_post", out, prefix) end
   return out
 end
