@@ -145,4 +145,25 @@ describe("transforms of images #quick", function()
     assert.error_matches(function() T.MixUp()(x, y) end, "num_classes is needed")
     assert.error_matches(function() T.CutMix(1, 3)(x, moth.ones(3)) end, "expected images %(N, C, H, W%) and labels")
   end)
+
+  it("find channels that come first in images of integers", function()
+    local first = bytes(12, 10, 3):permute(3, 1, 2):contiguous()
+    for _, t in ipairs { T.Resize(5), T.CenterCrop(4), T.Pad(2), T.RandomHorizontalFlip(1), T.Grayscale(3),
+      T.RandomResizedCrop { 5, 7, scale = { 0.1, 0.1 } } } do
+      moth.manual_seed(3)
+      local y = t(first)
+      moth.manual_seed(3)
+      assert.is_true(y:equal(t(first:permute(2, 3, 1)):permute(3, 1, 2)), tostring(t))
+      assert.equal(moth.uint8, y:dtype())
+    end
+    assert.is_true(F.hflip(first):equal(first:flip(3)))
+    assert.is_true(F.crop(first, 1, 1, 12, 2):equal(first:narrow(3, 1, 2)))
+    for _, size in ipairs { { 32, 32, 32 }, { 3, 32, 3 } } do
+      local image = moth.zeros(size, { dtype = moth.uint8 })
+      assert.error_matches(function() T.Resize(4)(image) end, "cannot tell whether the channels .* come first or last")
+    end
+    local labels = moth.tensor({ 1, 2 }, { dtype = moth.int64 })
+    assert.error_matches(function() T.CutMix(1, 2)(moth.rand(2, 8, 8, 3), labels) end,
+      "whose channels come last")
+  end)
 end)

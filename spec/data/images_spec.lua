@@ -18,6 +18,41 @@ describe("transforms #quick #M244", function()
     assert.error_matches(function() T.ToTensor()(3) end, "expected a tensor")
   end)
 
+  it("ToTensor finds channels that come first, and refuses where sizes do not tell", function()
+    local image = moth.randint(0, 256, { 6, 5, 3 }):to(moth.uint8)
+    local x = T.ToTensor()(image)
+    assert.is_true(x:equal(T.ToTensor()(image:permute(3, 1, 2))))
+    assert.is_true(x:equal(T.ToTensor()(x))) -- floats, too
+    local batch = image:permute(3, 1, 2):unsqueeze(1)
+    assert.is_true(x:equal(T.ToTensor():batch(batch)[1]))
+    for _, size in ipairs { { 32, 32, 32 }, { 3, 32, 3 }, { 5, 6, 7 } } do
+      local odd = moth.zeros(size, { dtype = moth.uint8 })
+      assert.error_matches(function() T.ToTensor()(odd) end, 'ToTensor "HWC" or transforms.ToTensor "CHW"')
+      assert.equal(size[3], T.ToTensor("HWC")(odd):size(1))
+      assert.equal(size[1], T.ToTensor("CHW")(odd):size(1))
+    end
+  end)
+
+  it("PNGs of 16 bits keep them", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    for _, size in ipairs { { 4, 5 }, { 4, 5, 3 }, { 3, 4, 5 }, { 6, 5, 4 } } do
+      local image = moth.randint(0, 65536, size):to(moth.uint16)
+      moth.plot.save_image(image, path)
+      local back = moth.data.read_image(path)
+      assert.equal(moth.uint16, back:dtype())
+      local same = #size == 2 and image:unsqueeze(3) or size[1] == 3 and image:permute(2, 3, 1) or image
+      assert.is_true(back:to(moth.int64):equal(same:to(moth.int64)))
+      assert.is_true(T.ToTensor()(back):allclose(same:float():permute(3, 1, 2) / 65535))
+      assert.same({ 4, 1 }, { moth.data.read_image(path, 4):size(3), moth.data.read_image(path, 1):size(3) })
+    end
+    local grey = moth.tensor({ { 0, 257, 65535 } }, { dtype = moth.int64 }):to(moth.uint16)
+    moth.plot.save_image(grey, path)
+    assert.same({ 0, 257, 65535 }, moth.data.read_image(path, 1):view(-1):to(moth.int64):tolist())
+    assert.same({ 257, 257, 257 }, moth.data.read_image(path, 3)[1][2]:to(moth.int64):tolist())
+    assert.error_matches(function() moth.data.read_image(path, 2) end, "channels are 1, 3, 4")
+  end)
+
   it("Normalize is (x - mean) / std per channel", function()
     local x = moth.ones(2, 2, 2)
     local y = T.Normalize({ 0.5, 0 }, { 0.25, 2 })(x)

@@ -18,13 +18,14 @@ MothImageKind moth_image_kind(const uint8_t *bytes, size_t n) {
   return MOTH_IMAGE_NONE;
 }
 
-/* uint8 (height, width, channels) */
-static MothStatus new_image(int64_t height, int64_t width, int channels, MothTensor **out) {
+/* (height, width, channels) */
+static MothStatus new_image(int64_t height, int64_t width, int channels, MothDType dtype,
+                            MothTensor **out) {
   if (height < 1 || width < 1 || height > MAX_PIXELS / width)
     return moth_fail(MOTH_ERR_VALUE, "image: %lld x %lld pixels; 1 to 2^28 are allowed",
                      (long long)width, (long long)height);
   int64_t shape[] = {height, width, channels};
-  return moth_tensor_new(3, shape, MOTH_UINT8, (MothDevice){MOTH_CPU, 0}, out);
+  return moth_tensor_new(3, shape, dtype, (MothDevice){MOTH_CPU, 0}, out);
 }
 
 static void *open_symbols(const char *library, const char *const *names, void **symbols, int n) {
@@ -107,7 +108,7 @@ static MothStatus decode_with(void *h, bool *warned, const uint8_t *bytes, size_
     return moth_fail(MOTH_ERR_VALUE, "jpeg: %s", turbo.f.error(h));
   if (channels == 0)
     channels = space == TJCS_GRAY ? 1 : 3;
-  MOTH_TRY(new_image(height, width, channels, out));
+  MOTH_TRY(new_image(height, width, channels, MOTH_UINT8, out));
   int64_t pixels = (int64_t)height * width;
   uint8_t *to = (uint8_t *)(*out)->data, *cmyk = NULL;
   int format = channels == 1 ? TJPF_GRAY : channels == 3 ? TJPF_RGB : TJPF_RGBA;
@@ -160,7 +161,7 @@ typedef struct PngHeader {
   uint8_t bit_depth, color_type, compression, filter, interlace;
 } PngHeader;
 
-enum { SPNG_RGBA8 = 1, SPNG_RGB8 = 4, SPNG_G8 = 64, SPNG_TRNS = 1 };
+enum { SPNG_RGBA8 = 1, SPNG_RGBA16 = 2, SPNG_RGB8 = 4, SPNG_G8 = 64, SPNG_TRNS = 1 };
 enum { PNG_GREY = 0, PNG_ALPHA = 4 }; /* color types: PNG_ALPHA is a bit */
 
 static union {
@@ -184,6 +185,32 @@ static void open_spng(void) {
   has_spng = open_symbols("libspng.so.0", names, spng.symbols, 7) != NULL;
 }
 
+/* 16 bits a channel: uint16. The library gives RGBA, from which the channels that are wanted are taken. */
+static MothStatus decode_deep(void *ctx, const PngHeader *head, int channels, MothTensor **out) {
+  size_t pixels = (size_t)head->height * head->width;
+  uint16_t *to = (uint16_t *)(*out)->data;
+  uint16_t *rgba = channels == 4 ? to : malloc(4 * pixels * sizeof *rgba);
+  if (!rgba) {
+    moth_tensor_release(*out);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  int error = spng.f.decode(ctx, rgba, 4 * pixels * sizeof *rgba, SPNG_RGBA16,
+                            channels == 4 ? SPNG_TRNS : 0);
+  for (size_t i = 0; i < pixels && channels < 4 && !error; i++) {
+    const uint16_t *from = rgba + 4 * i;
+    if (channels == 3)
+      memcpy(to + 3 * i, from, 3 * sizeof *from);
+    else /* ITU-R 601, as others do; grey stays as it is */
+      to[i] = (uint16_t)((19595u * from[0] + 38470u * from[1] + 7471u * from[2] + 0x8000u) >> 16);
+  }
+  if (rgba != to)
+    free(rgba);
+  if (!error)
+    return MOTH_OK;
+  moth_tensor_release(*out);
+  return moth_fail(MOTH_ERR_VALUE, "png: %s", spng.f.error(error));
+}
+
 static MothStatus decode_with_spng(void *ctx, const uint8_t *bytes, size_t n, int channels,
                                    MothTensor **out) {
   PngHeader head;
@@ -195,10 +222,13 @@ static MothStatus decode_with_spng(void *ctx, const uint8_t *bytes, size_t n, in
     return moth_fail(MOTH_ERR_VALUE, "png: %s", spng.f.error(error));
   if (channels == 0)
     channels = head.color_type == PNG_GREY ? 1 : head.color_type & PNG_ALPHA ? 4 : 3;
-  MOTH_TRY(new_image(head.height, head.width, channels, out));
+  bool deep = head.bit_depth == 16;
+  MOTH_TRY(new_image(head.height, head.width, channels, deep ? MOTH_UINT16 : MOTH_UINT8, out));
+  if (deep)
+    return decode_deep(ctx, &head, channels, out);
   size_t pixels = (size_t)head.height * head.width;
   uint8_t *to = (uint8_t *)(*out)->data, *rgb = NULL;
-  bool convert = channels == 1 && !(head.color_type == PNG_GREY && head.bit_depth <= 8);
+  bool convert = channels == 1 && head.color_type != PNG_GREY;
   if (convert && !(rgb = malloc(3 * pixels))) {
     moth_tensor_release(*out);
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
@@ -234,6 +264,9 @@ static MothStatus decode_png(const uint8_t *bytes, size_t n, int channels, MothT
 }
 
 MothStatus moth_image_decode(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
+  if (channels < 0 || channels == 2 || channels > 4)
+    return moth_fail(MOTH_ERR_VALUE, "image: channels are 1, 3, 4, or 0: as in the file; got %d",
+                     channels);
   switch (moth_image_kind(bytes, n)) {
   case MOTH_IMAGE_JPEG:
     return decode_jpeg(bytes, n, channels, out);

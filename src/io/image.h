@@ -11,9 +11,10 @@ typedef enum MothImageKind { MOTH_IMAGE_NONE, MOTH_IMAGE_JPEG, MOTH_IMAGE_PNG } 
 /* What the first bytes say. Cannot fail. */
 MOTH_API MothImageKind moth_image_kind(const uint8_t *bytes, size_t n);
 
-/* Decodes a whole file of n bytes to a uint8 tensor (H, W, C). channels: 1 (grey), 3 (RGB), 4 (RGBA), or 0: as the file
- * has them, 1, 3 or 4. Alpha is dropped, not blended. Any thread. Errors: MOTH_ERR_VALUE: another format, damage, more
- * than 2^28 pixels; MOTH_ERR_IO: the library is not on this machine; MOTH_ERR_MEMORY. */
+/* Decodes a whole file of n bytes to a tensor (H, W, C) of uint8, or of uint16 where a PNG has 16 bits. channels: 1
+ * (grey), 3 (RGB), 4 (RGBA), or 0: as the file has them, 1, 3 or 4. Alpha is dropped, not blended. Any thread. Errors:
+ * MOTH_ERR_VALUE: another format, damage, more than 2^28 pixels; MOTH_ERR_IO: the library is not on this machine;
+ * MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_image_decode(const uint8_t *bytes, size_t n, int channels,
                                       MothTensor **out);
 

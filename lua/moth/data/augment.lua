@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local layout = require "moth.data.layout"
 local signature = require "moth.utils.signature"
 local F = require "moth.data.image_ops"
 
@@ -26,7 +27,10 @@ return function(Transform)
       for key, value in require "moth.each"(o) do self[key] = value end
       if init then init(self) end
     end)
-    T.__call = call
+    function T.__call(self, x, labels)
+      if self.transforms then return call(self, x) end -- each of them enters by itself
+      return F.enter(name, x, function(image) return call(self, image, labels) end)
+    end
     function T.__tostring(self)
       local parts = {}
       for key in shown:gmatch("%S+") do parts[#parts + 1] = key .. "=" .. text(self[key]) end
@@ -189,7 +193,7 @@ return function(Transform)
             if B.tensor_dtype(x).is_floating_point then
               value = moth.randn_like(part)
             else
-              value = moth.randint(0, 256, part:size()):to(x:dtype())
+              value = moth.randint(0, x:dtype() == moth.uint16 and 65536 or 256, part:size()):to(x:dtype())
             end
           end
           return F.erase(x, top, left, height, width, value)
@@ -249,6 +253,10 @@ return function(Transform)
     if not B.is_tensor(x) or B.dim(x) ~= 4 or not B.is_tensor(y) or B.size(y, 1) ~= B.size(x, 1) then
       check.fail("[transforms.%s] expected images (N, C, H, W) and labels (N), got %s and %s", self.__name,
         B.is_tensor(x) and B.format(x) or type(x), B.is_tensor(y) and B.format(y) or type(y))
+    end
+    if layout.of(B.size(x, 2), B.size(x, 4)) == "last" then
+      check.fail("[transforms.%s] expected images (N, C, H, W), got %s, whose channels come last: \z
+        images:permute(1, 4, 2, 3), or ToTensor before it", self.__name, B.format(x))
     end
   end
 

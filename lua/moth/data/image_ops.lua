@@ -1,23 +1,47 @@
 --- Functions of one image, for moth.transforms: `moth.transforms.functional`.
 --
--- An image is uint8 (H, W) or (H, W, C), as files have it, or float (C, H, W), as ToTensor makes it; the result has the
--- same form. Floats are expected from 0 to 1 where colours are concerned.
+-- An image is (H, W) or (H, W, C) of uint8 or uint16, as files have it, or float (C, H, W), as ToTensor makes it; the
+-- result has the same form. Integers may be (C, H, W), too, where the sizes tell it (data/layout.lua): `enter` makes
+-- them (H, W, C) for all that is done within. Floats are expected from 0 to 1 where colours are concerned.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local layout = require "moth.data.layout"
 local signature = require "moth.utils.signature"
 
 local M = {}
 
 local function is_float(x) return B.tensor_dtype(x).is_floating_point end
 
+local within = false -- an image has been entered: integers are (H, W, C), whatever their sizes
+
+--- fn(image), where an image of integers (C, H, W) is (H, W, C) for fn, and what fn makes of it is (C, H, W) again.
+function M.enter(where, x, fn)
+  if within or not B.is_tensor(x) or B.dim(x) ~= 3 or is_float(x) then return fn(x) end
+  local first = layout.find(("[transforms.%s]"):format(where), x, "make it float (C, H, W) first, as \z
+    transforms.ToTensor \"HWC\" does") == "first"
+  within = true
+  local ok, y = pcall(fn, first and x:permute(2, 3, 1) or x)
+  within = false
+  if not ok then error(y, 0) end
+  return first and B.is_tensor(y) and B.dim(y) == 3 and y:permute(3, 1, 2):contiguous() or y
+end
+
+-- Defines M[name] for one image.
+local function define(name, parameters, fn)
+  M[name] = signature(("transforms.functional.%s(Tensor img%s)"):format(name, parameters), function(x, ...)
+    local n, rest = select("#", ...), { ... }
+    return M.enter(name, x, function(y) return fn(y, unpack(rest, 1, n)) end)
+  end)
+end
+
 -- The dimensions of height and width.
 local function sides(where, x)
   local n = B.is_tensor(x) and B.dim(x)
   if not n or n < 2 or n > 3 then
-    check.fail("[transforms.%s] expected an image, uint8 (H, W) or (H, W, C), or float (C, H, W), got %s", where,
-      n and B.format(x) or type(x))
+    check.fail("[transforms.%s] expected an image, uint8 (H, W), (H, W, C) or (C, H, W), or float (C, H, W), got %s",
+      where, n and B.format(x) or type(x))
   end
   if n == 3 and is_float(x) then return 2, 3 end
   return 1, 2
@@ -26,20 +50,21 @@ end
 --- Height and width.
 function M.size(where, x)
   local h, w = sides(where, x)
+  if not within and B.dim(x) == 3 and not is_float(x) and layout.of(B.size(x, 1), B.size(x, 3)) == "first" then
+    h, w = 2, 3
+  end
   return B.size(x, h), B.size(x, w)
 end
 
 -- The image as float (C, H, W), the value of white, and a function that gives a result the image's own form.
 local function planes(where, x)
   sides(where, x)
-  if is_float(x) then
-    if B.dim(x) == 3 then return x, 1, function(y) return y end end
-    return x:unsqueeze(1), 1, function(y) return y:squeeze(1) end
-  end
   local flat = B.dim(x) == 2
+  if is_float(x) then return flat and x:unsqueeze(1) or x, 1, function(y) return flat and y:squeeze(1) or y end end
   local planar = (flat and x:unsqueeze(1) or x:permute(3, 1, 2)):to(moth.float32)
-  return planar, 255, function(y)
-    y = y:round():clamp_(0, 255):to(x:dtype())
+  local white = B.tensor_dtype(x).name == "uint16" and 65535 or 255
+  return planar, white, function(y)
+    y = y:round():clamp_(0, white):to(x:dtype())
     return flat and y:squeeze(1) or y:permute(2, 3, 1):contiguous()
   end
 end
@@ -47,8 +72,8 @@ end
 -- ---- geometry ------------------------------------------------------------------------------------------
 
 --- The part from row `top` and column `left` (from 1) on. What lies outside of the image is `fill`.
-M.crop = signature("transforms.functional.crop(Tensor img, int top, int left, count height, count width, \z
-  number fill=0)", function(x, top, left, height, width, fill)
+define("crop", ", int top, int left, count height, count width, \z
+  number fill=0", function(x, top, left, height, width, fill)
   local h, w = sides("crop", x)
   local rows, columns = B.size(x, h), B.size(x, w)
   if top < 1 or left < 1 or top + height - 1 > rows or left + width - 1 > columns then
@@ -60,8 +85,8 @@ M.crop = signature("transforms.functional.crop(Tensor img, int top, int left, co
 end)
 
 --- Adds borders: a number, { left and right, above and below }, or { left, above, right, below }.
-M.pad = signature("transforms.functional.pad(Tensor img, size|size[] padding, number fill=0, \z
-  'constant'|'edge'|'reflect' padding_mode='constant')",
+define("pad", ", size|size[] padding, number fill=0, \z
+  'constant'|'edge'|'reflect' padding_mode='constant'",
 function(x, padding, fill, mode)
   local h, w = sides("pad", x)
   local p = type(padding) == "number" and { padding, padding, padding, padding } or padding
@@ -95,12 +120,12 @@ function(x, padding, fill, mode)
 end)
 
 --- Mirrored left to right; top to bottom.
-M.hflip = signature("transforms.functional.hflip(Tensor img)", function(x)
+define("hflip", "", function(x)
   local _, w = sides("hflip", x)
   return x:flip(w)
 end)
 --- Mirrored top to bottom.
-M.vflip = signature("transforms.functional.vflip(Tensor img)", function(x) return x:flip((sides("vflip", x))) end)
+define("vflip", "", function(x) return x:flip((sides("vflip", x))) end)
 
 local filters = {
   nearest = {}, box = { 0.5, function(v) return v > -0.5 and v <= 0.5 and 1 or 0 end },
@@ -147,8 +172,8 @@ local function weights(n, m, mode, antialias)
 end
 
 --- Another size: { height, width }, or the length of the shorter side.
-M.resize = signature("transforms.functional.resize(Tensor img, count|count[] size, \z
-  'nearest'|'box'|'bilinear'|'bicubic' interpolation='bilinear', bool antialias=true)",
+define("resize", ", count|count[] size, \z
+  'nearest'|'box'|'bilinear'|'bicubic' interpolation='bilinear', bool antialias=true",
 function(x, size, mode, antialias)
   local rows, columns = M.size("resize", x)
   if rows == 0 or columns == 0 then check.fail("[transforms.resize] the image has no pixels: %s", B.format(x)) end
@@ -203,8 +228,8 @@ end
 
 --- Turned by `angle` degrees clockwise, moved by translate = { x, y } pixels, scaled, sheared by { x, y } degrees,
 -- about the middle. What comes from outside is 0, or is faded into `fill`.
-M.affine = signature("transforms.functional.affine(Tensor img, number angle, number[] translate, number scale, \z
-  number|number[] shear, 'nearest'|'bilinear' interpolation='nearest', number fill?)",
+define("affine", ", number angle, number[] translate, number scale, \z
+  number|number[] shear, 'nearest'|'bilinear' interpolation='nearest', number fill?",
 function(x, angle, translate, scale, shear, mode, fill)
   if type(shear) == "number" then shear = { shear, 0 } end
   if scale <= 0 then check.fail("[transforms.affine] scale must be above 0, got %g", scale) end
@@ -220,8 +245,8 @@ function(x, angle, translate, scale, shear, mode, fill)
 end)
 
 --- Turned by `angle` degrees counter-clockwise, in the same size.
-M.rotate = signature("transforms.functional.rotate(Tensor img, number angle, \z
-  'nearest'|'bilinear' interpolation='nearest', number fill?)",
+define("rotate", ", number angle, \z
+  'nearest'|'bilinear' interpolation='nearest', number fill?",
 function(x, angle, mode, fill) return M.affine(x, -angle, { 0, 0 }, 1, 0, mode, fill) end)
 
 -- ---- colours ------------------------------------------------------------------------------------------
@@ -236,28 +261,28 @@ end
 local function blend(y, other, factor, white) return (y * factor + other * (1 - factor)):clamp_(0, white) end
 
 --- Brightness times a factor; the distance from the grey mean, from grey, times a factor.
-M.adjust_brightness = signature("transforms.functional.adjust_brightness(Tensor img, number brightness_factor)",
+define("adjust_brightness", ", number brightness_factor",
 function(x, factor)
   local y, white, back = planes("adjust_brightness", x)
   return back((y * factor):clamp_(0, white))
 end)
 --- The distance from the grey mean times a factor; 1 changes nothing.
-M.adjust_contrast = signature("transforms.functional.adjust_contrast(Tensor img, number contrast_factor)",
+define("adjust_contrast", ", number contrast_factor",
 function(x, factor)
   local y, white, back = planes("adjust_contrast", x)
   local grey = grey_of("adjust_contrast", y)
-  if white == 255 then grey = grey:floor() end
+  if white > 1 then grey = grey:floor() end
   return back(blend(y, grey:mean():item(), factor, white))
 end)
 --- The distance from grey times a factor; 1 changes nothing, 0 gives grey.
-M.adjust_saturation = signature("transforms.functional.adjust_saturation(Tensor img, number saturation_factor)",
+define("adjust_saturation", ", number saturation_factor",
 function(x, factor)
   local y, white, back = planes("adjust_saturation", x)
   return back(blend(y, grey_of("adjust_saturation", y), factor, white))
 end)
 
 --- Moves the hue: 0.5 and -0.5 give the opposite colour.
-M.adjust_hue = signature("transforms.functional.adjust_hue(Tensor img, number hue_factor)", function(x, factor)
+define("adjust_hue", ", number hue_factor", function(x, factor)
   if factor < -0.5 or factor > 0.5 then check.fail("[transforms.adjust_hue] expected -0.5 to 0.5, got %g", factor) end
   local y, white, back = planes("adjust_hue", x)
   if B.size(y, 1) == 1 then return x end
@@ -286,20 +311,20 @@ M.adjust_hue = signature("transforms.functional.adjust_hue(Tensor img, number hu
 end)
 
 --- Grey, with 1 or 3 channels.
-M.to_grayscale = signature("transforms.functional.to_grayscale(Tensor img, count num_output_channels=1)",
+define("to_grayscale", ", count num_output_channels=1",
 function(x, n)
   local y, white, back = planes("to_grayscale", x)
   local grey = grey_of("to_grayscale", y)
   if B.dim(grey) == 2 then grey = grey:unsqueeze(1) end
-  if white == 255 then grey = grey:floor() end
+  if white > 1 then grey = grey:floor() end
   grey = grey:expand(n, -1, -1):contiguous()
-  if B.dim(x) == 2 and n > 1 then return grey:clamp_(0, 255):to(x:dtype()):permute(2, 3, 1):contiguous() end
+  if B.dim(x) == 2 and n > 1 then return grey:clamp_(0, white):to(x:dtype()):permute(2, 3, 1):contiguous() end
   return back(grey)
 end)
 
 --- A copy of the image with a rectangle of `value`.
-M.erase = signature("transforms.functional.erase(Tensor img, int top, int left, count height, count width, \z
-  Tensor|number value)", function(x, top, left, height, width, value)
+define("erase", ", int top, int left, count height, count width, \z
+  Tensor|number value", function(x, top, left, height, width, value)
   local h, w = sides("erase", x)
   local out = x:clone()
   local part = out:narrow(h, top, height):narrow(w, left, width)

@@ -10,6 +10,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local layout = require "moth.data.layout"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
 
@@ -65,12 +66,22 @@ end
 -- ---- transforms --------------------------------------------------------------------------------------
 
 local ToTensor = class("ToTensor", Transform)
-ToTensor.__init = signature.init("transforms.ToTensor()", function() end)
+--- layout: where images have their channels: "HWC", "CHW", or "auto": as the sizes tell; where they do not, an error.
+ToTensor.__init = signature.init("transforms.ToTensor('auto'|'HWC'|'CHW' layout='auto')",
+  function(self, o) self.layout = o.layout end)
 
--- Scales bytes to floats from 0 to 1; floats stay.
+-- Scales integers to floats from 0 to 1; floats stay.
 local function scaled(x)
-  if B.tensor_dtype(x).is_floating_point then return x end
-  return x:to(moth.get_default_dtype()):div_(255)
+  local dtype = B.tensor_dtype(x)
+  if dtype.is_floating_point then return x end
+  return x:to(moth.get_default_dtype()):div_(dtype.name == "uint16" and 65535 or 255)
+end
+
+-- Whether the channels of an image, or of images behind one dimension more, come first.
+local function channels_first(self, x)
+  if self.layout ~= "auto" then return self.layout == "CHW" end
+  return layout.find("transforms.ToTensor", x, "write transforms.ToTensor \"HWC\" or transforms.ToTensor \"CHW\"")
+    == "first"
 end
 
 local function need(where, x, ...)
@@ -81,17 +92,17 @@ local function need(where, x, ...)
   check.fail("transforms.%s: cannot take an image of shape %s", where, tostring(x:size()))
 end
 
---- uint8 (H, W) or (H, W, C) in 0..255 -> float (1, H, W) or (C, H, W) in 0..1
-function ToTensor.__call(_, x)
+--- uint8 (H, W), (H, W, C) or (C, H, W) in 0..255, or uint16 in 0..65535 -> float (1, H, W) or (C, H, W) in 0..1
+function ToTensor.__call(self, x)
   need("ToTensor", x, 2, 3)
-  x = B.dim(x) == 2 and x:unsqueeze(1) or x:permute(3, 1, 2)
+  if B.dim(x) == 2 then x = x:unsqueeze(1) elseif not channels_first(self, x) then x = x:permute(3, 1, 2) end
   return scaled(x:contiguous())
 end
 
---- Images (N, H, W, C) of bytes -> float (N, C, H, W) in [0, 1].
-function ToTensor.batch(_, x)
+--- Images (N, H, W), (N, H, W, C) or (N, C, H, W) of such integers -> float (N, C, H, W) in [0, 1].
+function ToTensor.batch(self, x)
   need("ToTensor (batch)", x, 3, 4)
-  x = B.dim(x) == 3 and x:unsqueeze(2) or x:permute(1, 4, 2, 3)
+  if B.dim(x) == 3 then x = x:unsqueeze(2) elseif not channels_first(self, x) then x = x:permute(1, 4, 2, 3) end
   return scaled(x:contiguous())
 end
 

@@ -7,6 +7,7 @@
 --
 -- Every function returns a canvas (moth.plot.canvas): save(path), svg(), png().
 local check = require "moth.utils.check"
+local layout = require "moth.data.layout"
 local signature = require "moth.utils.signature"
 local class = require "moth.class"
 local Axes = require "moth.plot.axes"
@@ -155,14 +156,20 @@ function M.hist(values, o)
   return canvas
 end
 
---- A batch (N, C, H, W) or (N, H, W) as one image (C, H', W'): `nrow` (8) images in a row, `padding` (2) pixels of
--- `pad_value` (0) between.
-function M.make_grid(images, o)
-  local x = ops.to(B.alias(images, false), { device = "cpu" })
+-- Images (N, H, W), (N, C, H, W) or, where the sizes tell it, (N, H, W, C) as (N, C, H, W).
+local function planar(where, images, x)
   if B.dim(x) == 3 then x = ops.unsqueeze(x, 2) end
   if B.dim(x) ~= 4 or B.numel(x) == 0 then
-    check.fail("make_grid: expected images (N, C, H, W) or (N, H, W), got %s", B.format(images))
+    check.fail("%s: expected images (N, C, H, W), (N, H, W, C) or (N, H, W), got %s", where, B.format(images))
   end
+  if layout.of(B.size(x, 2), B.size(x, 4)) == "last" then return ops.permute(x, { 1, 4, 2, 3 }) end
+  return x
+end
+
+--- A batch (N, C, H, W), (N, H, W, C) or (N, H, W) as one image (C, H', W'): `nrow` (8) images in a row, `padding` (2)
+-- pixels of `pad_value` (0) between.
+function M.make_grid(images, o)
+  local x = planar("make_grid", images, ops.to(B.alias(images, false), { device = "cpu" }))
   local n, c, h, w = unpack(B.size(x))
   local per_row = math.min(o.nrow, n)
   local pad = o.padding
@@ -176,14 +183,10 @@ function M.make_grid(images, o)
   return grid
 end
 
---- Images (N, C, H, W) or (N, H, W) in a grid, `titles` (a list) below them.
+--- Images (N, C, H, W), (N, H, W, C) or (N, H, W) in a grid, `titles` (a list) below them.
 -- options: nrow (8), titles, title, size (points an image, 64).
 function M.images(images, o)
-  local x = B.alias(images, false)
-  if B.dim(x) == 3 then x = ops.unsqueeze(x, 2) end
-  if B.dim(x) ~= 4 or B.numel(x) == 0 then
-    check.fail("plot.images: expected images (N, C, H, W) or (N, H, W), got %s", B.format(images))
-  end
+  local x = planar("plot.images", images, B.alias(images, false))
   local n, _, h, w = unpack(B.size(x))
   local per_row = math.min(o.nrow, n)
   local cell_w = o.size
