@@ -2,7 +2,6 @@
 -- checkpoint, to the bit; --sample only writes text with it.
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
-io.stdout:setvbuf "line" -- for watching a log file
 local now = moth.utils.system.now
 
 local options = { text = "", save = "char_gpt.mth", steps = 2000, layers = 4, width = 256, heads = 8, context = 128,

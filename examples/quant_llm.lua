@@ -3,7 +3,6 @@
 -- Shakespeare, else a text that it makes itself.
 local moth = require "moth"
 local optim, q = moth.optim, moth.quantization
-io.stdout:setvbuf "line"
 local now = moth.utils.system.now
 moth.set_num_threads(1)
 

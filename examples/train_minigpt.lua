@@ -5,7 +5,6 @@
 local moth = require "moth"
 local data, optim = moth.data, moth.optim
 local F = moth.nn.functional
-io.stdout:setvbuf "line"
 
 local options = { steps = "200" }
 for i = 1, #arg, 2 do

@@ -141,6 +141,18 @@ assert(not ok and e:find "interrupted", tostring(e))
 assert(w:max():item() == w:min():item())
 ]]
 
+-- Loops that LuaJIT has compiled and that call nothing: on one line, over lines, nested, recursive.
+local loops = [[
+for _, code in ipairs { "while true do end", "local s = 0 while true do s = s + 1 end",
+  "local s = 0\nwhile true do\n s = s + 1\n if s % 3 == 0 then\n s = s + 2\n end\n end",
+  "for i = 1, 1e15 do end", "local s = 0 for i = 1, 1e9 do for j = 1, 1e9 do s = s + j end end",
+  "local function f(n) return n == 0 and 0 or f(n - 1) end while true do f(50) end",
+  "local x = require('ffi').new('double[8]') while true do\n for i = 0, 7 do x[i] = x[i] + 1 end\n end" } do
+  local ok, e = interrupted(assert(loadstring(code)))
+  assert(not ok and e:find "interrupted", code)
+end
+]]
+
 local function run(env, code, names)
   return (child(prelude .. code .. "print 'done'\n", { env = env, args = names and "'" .. names .. "'" }))
 end
@@ -149,6 +161,15 @@ describe("Ctrl-C #noasan", function()
   it("ends long ops in the middle, and what they held is released", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops, "mm int64; sort, a row; lgamma; cumsum, a row"))
+  end)
+  it("ends compiled loops that call nothing", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("", loops))
+  end)
+  it("ends a script with the status 130", function()
+    local text, status = child('require("ffi").cdef "int raise(int)" require("ffi").C.raise(2) while true do end')
+    assert.matches("^moth: .*interrupted\nstack traceback", text)
+    assert.equal(130, status)
   end)
   it("ends each op of a list #slow", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end

@@ -3,7 +3,6 @@
 local moth = require "moth"
 local each = require "moth.each"
 local system = require "moth.utils.system"
-io.stdout:setvbuf "line"
 local M = {}
 
 -- Ends the process with the options and their defaults: on stdout where --help asks for them, else behind what is
