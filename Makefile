@@ -6,7 +6,8 @@
 VERSION := $(shell sed -n 's/.*MOTH_VERSION *"\(.*\)"/\1/p' src/moth.h 2>/dev/null)
 PREFIX  ?= /usr/local
 B       ?= build
-CC      := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+# gcc, or clang where there is no gcc.
+CC      := $(if $(filter default undefined,$(origin CC)),$(notdir $(or $(shell command -v gcc || command -v clang),gcc)),$(CC))
 CLANG   ?= clang
 LUAJIT  ?= luajit
 BUSTED  ?= /usr/bin/busted
@@ -71,7 +72,7 @@ opt_kern  = $(if $(findstring _generic,$(1)),$(OPT_generic),$(OPT_KERN))
 CLANG_CC := $(findstring clang,$(CC))
 OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
 # omp.h alone: the folder that it lies in has gcc's own stdatomic.h, which clang must not find.
-OMP_H     = -idirafter $(B)/omp$(shell mkdir -p $(B)/omp; ln -sf "$$(gcc -print-file-name=include/omp.h)" $(B)/omp/omp.h)
+OMP_H     = -idirafter $(B)/omp$(shell mkdir -p $(B)/omp; ln -sf $(lastword $(wildcard /usr/lib/gcc/*/*/include/omp.h)) $(B)/omp/omp.h)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
   $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined) \
   $(if $(findstring float-cast,$(SAN)),-fno-sanitize-recover=float-cast-overflow) \
@@ -80,7 +81,11 @@ LUAJIT_CFLAGS := $(shell pkg-config luajit --cflags 2>/dev/null || echo -I/usr/i
 INCLUDES := -Isrc -I$(GEN) -I.
 CPPFLAGS_ALL = $(INCLUDES) -D_GNU_SOURCE $(CPPFLAGS)
 CFLAGS_ALL = -std=gnu17 -g -fPIC -fvisibility=hidden $(OPENMP) $(WARN) $(WERROR) $(SAN_FLAGS) $(CFLAGS)
-SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed -Wl,-Bsymbolic-functions
+# The loader refuses the libraries where the processor lacks what ISA_generic uses, instead of an illegal instruction.
+ifeq ($(shell uname -m),x86_64)
+NEEDS    := -Wl,-z,x86-64-v2
+endif
+SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed -Wl,-Bsymbolic-functions $(NEEDS)
 LIBS     := -ldl -lm -lpthread
 
 # The flags an object depends on: changing them rebuilds, changing the rest of this file does not.
@@ -104,7 +109,7 @@ $(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c s
 $(GEN)/%.c: $(GEN)/sources.mk ;
 
 # Data of process groups over several hosts, by Debian's Gloo, where that is: libmoth.so opens it at run time.
-GLOO     := $(if $(wildcard /usr/include/gloo/rendezvous/context.h),$(shell command -v g++))
+GLOO     := $(if $(wildcard /usr/include/gloo/rendezvous/context.h),$(shell command -v g++ || command -v clang++))
 libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth $(if $(GLOO),$(B)/libmoth_gloo.so)
 	@:
 
@@ -140,6 +145,7 @@ $(B)/obj/$(1)%.o: $(2)%.c $(B)/.flags
 endef
 $(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$$(call opt_kern,$$<) $(KERN_FLAGS) $$(call no_note,$$<) $$(call isa,$$<)))
 $(eval $(call compile,gen/,$(GEN)/,$(OPT_CORE) $(ISA_generic)))
+$(eval $(call compile,src/lua/launcher/,src/lua/launcher/,$(OPT_CORE) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) -fno-plt $(ISA_generic) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))
 
@@ -220,7 +226,7 @@ OPENBLAS  = $(firstword $(wildcard /usr/lib/*/openblas-openmp/libopenblas.so.0 /
 ONEDNN    = $(firstword $(wildcard /usr/lib/*/libdnnl.so.2 /usr/lib*/libdnnl.so.2))
 NVCC      = $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 check:
-	$(info $(call find,gcc,$(call version,$(CC),--version),needed; HINT: make deps))
+	$(info $(call find,$(CC),$(call version,$(CC),--version),needed; HINT: make deps))
 	$(info $(call find,luajit,$(call version,$(LUAJIT),-v),needed; HINT: make deps))
 	$(info $(call find,luajit headers,$(firstword $(LUAJIT_H)),needed; HINT: make deps))
 	$(info $(call find,OpenBLAS openmp,$(OPENBLAS),matrix products fall back to slow own code; HINT: make deps))

@@ -23,6 +23,8 @@ local function binding()
   if not ok then
     if tostring(B):find("undefined symbol", 1, true) then
       error(what .. ", libmoth.so is of another version: " .. B .. cure, 0)
+    elseif tostring(B):find("CPU ISA level", 1, true) then
+      error("moth needs a processor with SSE4.2 and POPCNT (x86-64-v2, from 2009 on): " .. B, 0)
     end
     error(B, 0)
   elseif B.version_string ~= VERSION then

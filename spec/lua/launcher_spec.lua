@@ -55,6 +55,19 @@ describe("launcher #quick", function()
     assert.is_nil((run("$M -e 'print({} < 0)'")):find("HINT", 1, true))
   end)
 
+  it("writes whole lines into a pipe at once", function()
+    -- The child would write its line first if the first one waited in a buffer.
+    assert.equals("one\ntwo\nthree", (run([[$M -e 'print "one" os.execute "echo two" io.write "three"' | cat]])))
+  end)
+
+  it("says what it needs on a processor from before 2009", function()
+    local qemu = io.popen("command -v qemu-x86_64"):read "*a":match "%S+"
+    if not qemu or (os.getenv "LD_PRELOAD" or "") ~= "" then return pending "needs qemu-x86_64, and no sanitizer" end
+    local text, status = run(qemu .. " -cpu core2duo $M -e 'print(1)'")
+    assert.matches("^moth: moth needs a processor with SSE4.2 and POPCNT %(x86%-64%-v2", text)
+    assert.equals(1, status)
+  end)
+
   it("finds its modules from a build folder outside of the tree", function()
     local text = run(([[D=$(LD_PRELOAD= mktemp -d) && cp -rP %s/gen %s/lua %s/*.so $M $D && cd / # mktemp leaks
       $D/moth -e 'print(moth.ones(2):sum():item())'; rm -r $D]]):format(build, build, build))
