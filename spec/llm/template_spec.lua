@@ -31,7 +31,9 @@ describe("chat templates #M430", function()
     for _, source in ipairs {
       "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
       "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-      "{{ 'x' * 1000000000 }}", "{{ [1] * 1000000000 }}",
+      "{{ 'x' * 1000000000 }}", "{{ [1] * 1000000000 }}", "{{ '%1000000000d' % 1 }}", "{{ '%*s' % (10**9, 1) }}",
+      "{{ '{:1000000000}'.format(1) }}", "{{ 'a' | center(10**9) }}", "{{ 'a'.zfill(10**9) }}",
+      "{{ [1] | batch(10**9, 1) }}", "{{ [1] | slice(10**9) }}", "{{ '%.1000000000f' % 1 }}",
       "{% set a = 'a' * 100000 %}{{ a.replace('a', a) }}", "{% set a = 'a' * 100000 %}{{ a.replace('', a) }}",
       "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{% set b = a.upper() %}{% endfor %}",
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -46,9 +48,30 @@ describe("chat templates #M430", function()
     end
   end)
 
+  -- A text of which nearly all of another is found at each place: string.find took 18 seconds of such a pair.
+  it("search long texts in linear time", function()
+    local long, part = ("a"):rep(2e6), ("a"):rep(1e6) .. "b"
+    for e, want in pairs { ["h.find(n)"] = "-1", ["h.rfind(n)"] = "-1", ["n in h"] = "False", ["h.count(n)"] = "0",
+      ["h.split(n) | length"] = "1", ["h.rsplit(n) | length"] = "1", ["h.replace(n, '') | length"] = "2000000",
+      ["h.partition(n)[2]"] = "", ["h < n"] = "True" } do
+      assert.equal(want, (render("{{ " .. e .. " }}", { h = long, n = part })), e)
+    end
+  end)
+
+  it("refuse by name what is not there", function()
+    for source, why in pairs { ["{{ [1] | random }}"] = "the filter 'random' is not supported",
+      ["{{ 'a' | urlize }}"] = "the filter 'urlize'", ["{{ 'a' | wordwrap }}"] = "the filter 'wordwrap'",
+      ["{{ 'a' | pprint }}"] = "the filter 'pprint'", ["{{ 1 is escaped }}"] = "the test 'escaped'",
+      ["{{ lipsum() }}"] = "lipsum is not supported", ["{{ 10**15 * 10**15 }}"] = "over 53 bits" } do
+      local text, message = render(source)
+      assert.is_nil(text)
+      assert.matches(why, message, 1, true)
+    end
+  end)
+
   it("reach nothing of Lua, and change nothing", function()
     local messages = { { role = "user", content = "x" } }
-    assert.equal("|||", render("{{ os }}|{{ messages.__index }}|{{ ''.format }}|{{ _G }}", { messages = messages }))
+    assert.equal("|||", render("{{ os }}|{{ messages.__index }}|{{ ''.rep }}|{{ _G }}", { messages = messages }))
     for _, source in ipairs { "{{ messages.append(1) }}", "{{ messages[0].update({}) }}", "{% set messages.a = 1 %}",
       "{% include '/etc/passwd' %}", "{{ ''.rep(9) }}", "{{ dict.f }}{{ dict.f() }}" } do
       assert.is_nil((render(source, { messages = messages })))

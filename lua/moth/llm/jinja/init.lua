@@ -7,9 +7,11 @@
 -- A template is a stranger's: it sees the values it is given and nothing of Lua, and its work is bounded. lexer.lua
 -- cuts it into tokens, parser.lua makes closures of them, values.lua and filters.lua are what these work with.
 --
--- Otherwise than in Python: numbers are of one kind (4 / 2 is written 2), letters have a case where they are ASCII,
--- filters give lists rather than generators. Not there: include, extends, import, recursive loops, varargs.
+-- Otherwise than in Python: letters have a case where they are ASCII, filters give lists rather than generators,
+-- numbers have 53 bits. Not there: include, extends, import, recursive loops, varargs; the filters random, pprint,
+-- urlize and wordwrap, the test escaped, lipsum.
 local each = require "moth.each"
+local F = require "moth.llm.jinja.filters"
 local lex = require "moth.llm.jinja.lexer"
 local P = require "moth.llm.jinja.parser"
 local V = require "moth.llm.jinja.values"
@@ -22,9 +24,22 @@ local STEPS, LONGEST = 1e7, 2 ^ 20 -- units of V.spend; bytes of a template
 
 -- ---- rendering -----------------------------------------------------------------------------------------------
 
+-- A mapping from another or a list of pairs (or neither), and named values.
+local function mapping(what, args, kwargs)
+  if #args > 1 then fail("%s: %d arguments; it takes 1 at most, and names", what, #args) end
+  local d = V.dict()
+  for _, pair in ipairs(args[1] and (V.is(args[1], V.Dict) and F.pairs(args[1]) or V.items(args[1], what)) or {}) do
+    local parts = V.items(pair, what)
+    if #parts ~= 2 then fail("%s: expected a mapping or pairs", what) end
+    V.put(d, parts[1], parts[2])
+  end
+  for _, key in ipairs(kwargs) do V.put(d, key, kwargs[key]) end
+  return d
+end
+
 local globals = {
   range = V.callable("range", { "start", "stop", "step" }, function(a, b, step)
-    local from, to = V.int_of(a == nil and V.NONE or a, "range"), V.int_of(b, "range")
+    local from, to = V.int_of(a, "range"), b ~= nil and V.int_of(b, "range")
     if b == nil then from, to = 0, from end
     step = V.int_of(step, "range", 1)
     if step == 0 or (to - from) / step > 1e5 then fail "range: a step of 0, or more than 100000 numbers" end
@@ -33,16 +48,38 @@ local globals = {
     spend(#out)
     return V.list(out)
   end),
-  namespace = V.callable("namespace", nil, function(_, kwargs)
+  namespace = V.callable("namespace", nil, function(args, kwargs)
     local space = V.namespace()
-    for _, key in ipairs(kwargs) do space.map[key] = kwargs[key] end
+    space.map = mapping("namespace", args, kwargs).map
     return space
   end),
-  dict = V.callable("dict", nil, function(_, kwargs)
-    local d = V.dict()
-    for _, key in ipairs(kwargs) do V.put(d, key, kwargs[key]) end
-    return d
+  dict = V.callable("dict", nil, function(args, kwargs) return mapping("dict", args, kwargs) end),
+  joiner = V.callable("joiner", { "sep" }, function(by)
+    local used = false
+    return V.callable("joiner", {}, function()
+      if used then return by == nil and ", " or by end
+      used = true
+      return ""
+    end)
   end),
+  cycler = V.callable("cycler", nil, function(args)
+    if #args == 0 then fail "cycler: expected the values to go through" end
+    local at = 0
+    local fields = {
+      next = V.callable("next", {}, function()
+        at = at + 1
+        return args[(at - 1) % #args + 1]
+      end),
+      reset = V.callable("reset", {}, function()
+        at = 0
+        return V.NONE
+      end),
+    }
+    return setmetatable({ get = function(_, name)
+      return name == "current" and args[at % #args + 1] or fields[name]
+    end }, V.Loop)
+  end),
+  lipsum = V.callable("lipsum", nil, function() fail "lipsum is not supported: it is random text" end),
   raise_exception = V.callable("raise_exception", { "message" }, function(message)
     fail("the template says: %s", V.text(message == nil and V.NONE or message):gsub("\n.*", "") .. "")
   end),

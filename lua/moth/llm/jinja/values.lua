@@ -1,14 +1,16 @@
 --- The values of chat templates (jinja/init.lua), and their operators, parts and calls.
 --
 -- Text, numbers, true and false are Lua's own. Lists (tuples, too), mappings in their order, namespaces and functions
--- are tables of the classes below, so that no name of a template reaches a table of Lua's; there is none of Python's
--- difference between 1 and 1.0. All that costs time or memory is paid for by `spend`.
+-- are tables of the classes below, so that no name of a template reaches a table of Lua's. Python's whole floats (2.0),
+-- too, are tables: all other numbers say by themselves which of its two kinds they are. All that costs time or memory
+-- is paid for by `spend`.
+local ffi = require "ffi"
 local each = require "moth.each"
 local unicode = require "moth.data.unicode"
 
 local M = {}
 
-local List, Dict, Namespace, Function, Undefined, Loop = {}, {}, {}, {}, {}, {}
+local List, Dict, Namespace, Function, Undefined, Loop, Float = {}, {}, {}, {}, {}, {}, {}
 M.List, M.Dict, M.Namespace, M.Function, M.Undefined, M.Loop = List, Dict, Namespace, Function, Undefined, Loop
 local NONE = {}
 M.NONE = NONE
@@ -22,6 +24,7 @@ M.run = run
 
 local function fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
+  if #message > 300 then message = message:sub(1, 200) .. " …" end
   error(setmetatable({ why = message, line = run.line }, Failure), 0)
 end
 M.fail = fail
@@ -50,7 +53,27 @@ function M.callable(name, names, f) return of(Function, { name = name, names = n
 local function is(v, class) return getmetatable(v) == class and type(v) == "table" end
 M.is = is
 
+--- A float of Python's.
+function M.float(v)
+  if v % 1 ~= 0 then return v end
+  spend(1)
+  return setmetatable({ v = v }, Float)
+end
+local float = M.float
+
+--- The number that a value is, in either of its forms, or nil.
+local function number(v)
+  if type(v) == "number" then return v end
+  if type(v) == "boolean" then return v and 1 or 0 end
+  return is(v, Float) and v.v or nil
+end
+
+--- Whether a value is a float of Python's.
+function M.is_float(v) return is(v, Float) or type(v) == "number" and v % 1 ~= 0 end
+local is_float = M.is_float
+
 function M.put(dict, key, value)
+  if is(key, Float) then key = key.v end
   if type(key) == "table" and key ~= NONE then fail "a mapping's key must be a text or a number" end
   if key ~= key then fail "a mapping's key is no number" end
   if dict.map[key] == nil then dict.keys[#dict.keys + 1] = key end
@@ -60,7 +83,7 @@ end
 local put = M.put
 
 local names = { [List] = "a list", [Dict] = "a mapping", [Namespace] = "a namespace", [Function] = "a function",
-  [Loop] = "loop", string = "a text", number = "a number", boolean = "true or false" }
+  [Loop] = "loop", [Float] = "a number", string = "a text", number = "a number", boolean = "true or false" }
 --- Pays for going through a value.
 function M.visit(v)
   spend(type(v) == "string" and 1 + #v / 4 or type(v) == "table" and 1 + #(v.keys or v) or 1)
@@ -97,6 +120,23 @@ local function chars(s)
   return out
 end
 
+pcall(ffi.cdef, "void *memmem(const void *all, size_t n, const void *part, size_t m);")
+
+--- Where `part` stands in s, from a byte on (1): its first and last byte, or nil. Its time is linear, as that of
+-- string.find is not.
+function M.search(s, part, from)
+  from = from or 1
+  local p = ffi.cast("const char *", s)
+  local found = ffi.C.memmem(p + from - 1, #s - from + 1, part, #part)
+  if found == nil then
+    spend(1 + (#s - from + 1) / 16)
+    return nil
+  end
+  local first = tonumber(ffi.cast("const char *", found) - p) + 1
+  spend(1 + (first - from + #part) / 16)
+  return first, first + #part - 1
+end
+
 local function size(s) return #s - select(2, s:gsub("[\128-\191]", "")) end
 
 local WHITE = {}
@@ -129,12 +169,14 @@ function M.strip(s, ends, characters)
   return s:sub(from, to)
 end
 
+-- As Python writes a float, but for ".0" behind a whole one.
 local function number_text(v)
-  if v % 1 == 0 and math.abs(v) < 2 ^ 63 then return ("%d"):format(v) end
   if v ~= v or v == math.huge or v == -math.huge then return v ~= v and "nan" or v > 0 and "inf" or "-inf" end
   for digits = 15, 17 do
     local s = ("%." .. digits .. "g"):format(v)
-    if tonumber(s) == v then return s end
+    if tonumber(s) == v then
+      return math.abs(v) < 1e16 and s or (("%." .. digits - 1 .. "e"):format(v):gsub("%.?0*e", "e"))
+    end
   end
 end
 
@@ -162,7 +204,7 @@ local function shown(v, o, level)
   end
   if not is(v, List) and not is(v, Dict) then
     if o and (v == NONE or type(v) == "boolean") then return v == NONE and "null" or tostring(v) end
-    if o and type(v) ~= "number" then wrong(v, "tojson of %s", kind(v)) end
+    if o and not number(v) then wrong(v, "tojson of %s", kind(v)) end
     return is(v, Undefined) and "Undefined" or text(v)
   end
   local parts, between = {}, o and o.item or ", "
@@ -195,7 +237,10 @@ end
 --- A value as the text that {{ }} writes.
 function text(v)
   if type(v) == "string" then return v end
-  if type(v) == "number" then return number_text(v) end
+  if type(v) == "number" then
+    return v % 1 == 0 and math.abs(v) < 2 ^ 63 and ("%d"):format(v) or number_text(v)
+  end
+  if is(v, Float) then return math.abs(v.v) < 1e16 and ("%.1f"):format(v.v) or number_text(v.v) end
   if type(v) == "boolean" then return v and "True" or "False" end
   if v == NONE then return "None" end
   if is(v, Undefined) then return "" end
@@ -210,6 +255,7 @@ local function string_of(v, what)
 end
 
 local function int_of(v, what, default)
+  if v == nil and default == nil then fail("%s: a number is missing", what) end
   if v == nil or v == NONE and default then return default end
   if type(v) == "boolean" then return v and 1 or 0 end
   if type(v) ~= "number" or v % 1 ~= 0 then wrong(v, "%s: expected a whole number, got %s", what, kind(v)) end
@@ -220,15 +266,10 @@ M.int_of = int_of
 -- ---- what all values can do --------------------------------------------------------------------------------
 
 function M.truth(v)
-  if not v or v == NONE or v == "" or v == 0 or is(v, Undefined) then return false end
+  if not v or v == NONE or v == "" or number(v) == 0 or is(v, Undefined) then return false end
   if is(v, List) then return #v > 0 end
   if is(v, Dict) then return #v.keys > 0 end
   return true
-end
-
-local function number(v)
-  if type(v) == "boolean" then return v and 1 or 0 end
-  return type(v) == "number" and v or nil
 end
 
 function M.equal(a, b)
@@ -250,7 +291,10 @@ local equal = M.equal
 
 function M.less(a, b)
   spend(1)
-  if type(a) == "string" and type(b) == "string" then return a < b end
+  if type(a) == "string" and type(b) == "string" then
+    spend(math.min(#a, #b) / 16)
+    return a < b
+  end
   if number(a) and number(b) then return number(a) < number(b) end
   if is(a, List) and is(b, List) then
     for i = 1, math.min(#a, #b) do
@@ -274,10 +318,9 @@ local items = M.items
 
 function M.contains(all, v)
   if type(all) == "string" then
-    spend(1 + #all / 16)
-    return all:find(string_of(v, "in"), 1, true) ~= nil
+    return M.search(all, string_of(v, "in")) ~= nil
   end
-  if is(all, Dict) then return all.map[v] ~= nil end
+  if is(all, Dict) then return all.map[is(v, Float) and v.v or v] ~= nil end
   for _, item in ipairs(items(all, "in")) do
     if equal(item, v) then return true end
   end
@@ -307,7 +350,10 @@ local function numbers(f, sign)
     if not x or not y then
       wrong(is(a, Undefined) and a or b, "%s %s %s: expected two numbers", kind(a), sign, kind(b))
     end
-    return f(x, y)
+    local result = f(x, y)
+    if is_float(a) or is_float(b) then return float(result) end
+    if math.abs(result) > 2 ^ 53 then fail("%s: a whole number of over 53 bits", sign) end
+    return result
   end
 end
 local function not_zero(f)
@@ -317,21 +363,24 @@ local function not_zero(f)
   end
 end
 
--- "%s and %s" % (a, b)
-local function formatted(pattern, args)
-  local list_of, i = is(args, List) and args.tuple and args or { args }, 0
-  local out = pattern:gsub("%%(.?)", function(c)
-    if c == "%" then return "%" end
-    i = i + 1
-    if not c:find "[sdr]" or list_of[i] == nil then
-      fail("%%: '%%%s' of a text is not supported, or has no value; there are %%s, %%r and %%d", c)
-    end
-    local v = c == "r" and shown(list_of[i], nil, 0) or text(list_of[i])
-    spend(#v / 16)
-    return v
-  end)
-  return out
+-- As Python's: the remainder has the divisor's sign, and is exact.
+local function divided(x, y)
+  local rest = math.fmod(x, y)
+  local whole = (x - rest) / y
+  if rest ~= 0 and (y < 0) ~= (rest < 0) then
+    rest, whole = rest + y, whole - 1
+  end
+  local down = math.floor(whole)
+  return whole - down > 0.5 and down + 1 or down, rest
 end
+local sum = numbers(function(a, b) return a + b end, "+")
+local quotient = numbers(not_zero(function(a, b) return a / b end), "/")
+local remainder = numbers(not_zero(function(a, b) return select(2, divided(a, b)) end), "%%")
+local power = numbers(function(a, b)
+  if a == 0 and b < 0 then fail "0 ** a negative number" end
+  if a < 0 and b % 1 ~= 0 then fail "** of a negative number: complex numbers are not supported" end
+  return a ^ b
+end, "**")
 
 M.operators = {
   ["+"] = function(a, b)
@@ -340,8 +389,7 @@ M.operators = {
       return a .. b
     end
     if is(a, List) and is(b, List) then return joined(a, b) end
-    local x, y = number(a), number(b)
-    if x and y then return x + y end
+    if number(a) and number(b) then return sum(a, b) end
     wrong(is(a, Undefined) and a or b, "%s + %s: expected two texts, two numbers or two lists", kind(a), kind(b))
   end,
   ["-"] = numbers(function(a, b) return a - b end, "-"),
@@ -350,13 +398,16 @@ M.operators = {
     if type(b) == "string" or is(b, List) then return repeated(b, a) end
     return numbers(function(x, y) return x * y end, "*")(a, b)
   end,
-  ["/"] = numbers(not_zero(function(a, b) return a / b end), "/"),
-  ["//"] = numbers(not_zero(function(a, b) return math.floor(a / b) end), "//"),
+  ["/"] = function(a, b) return float(number(quotient(a, b))) end,
+  ["//"] = numbers(not_zero(function(a, b) return (divided(a, b)) end), "//"),
   ["%"] = function(a, b)
-    if type(a) == "string" then return formatted(a, b) end
-    return numbers(not_zero(function(x, y) return x % y end), "%%")(a, b)
+    if type(a) == "string" then return require("moth.llm.jinja.format").percent(a, b) end
+    return remainder(a, b)
   end,
-  ["**"] = numbers(function(a, b) return a ^ b end, "**"),
+  ["**"] = function(a, b)
+    local result = power(a, b)
+    return number(b) < 0 and float(number(result)) or result
+  end,
   ["<"] = less, [">"] = function(a, b) return less(b, a) end,
   ["<="] = function(a, b) return not less(b, a) end, [">="] = function(a, b) return not less(a, b) end,
   ["=="] = equal, ["!="] = function(a, b) return not equal(a, b) end,
@@ -364,7 +415,8 @@ M.operators = {
 }
 
 function M.negative(v)
-  return -(number(v) or wrong(v, "- of %s", kind(v)))
+  local x = -(number(v) or wrong(v, "- of %s", kind(v)))
+  return is_float(v) and float(x) or x
 end
 
 -- ---- parts -------------------------------------------------------------------------------------------------
@@ -417,6 +469,7 @@ function M.attribute(v, name)
     wrong(v)
   elseif type(v) == "string" or is(v, List) then
     found = method(v, name)
+    if found == nil and type(v) == "table" and v.fields then found = v[v.fields[name]] end -- of a tuple with names
   end
   if found == nil then return undefined(name) end
   return found
@@ -427,6 +480,9 @@ local attribute = M.attribute
 function M.item(v, key)
   spend(1)
   if is(v, Undefined) then wrong(v) end
+  if type(key) == "boolean" and not (is(v, Dict) and v.map[key] ~= nil) or is(key, Float) and is(v, Dict) then
+    key = number(key)
+  end
   if is(v, Dict) and v.map[key] ~= nil then return v.map[key] end
   if type(key) == "string" then return attribute(v, key) end
   if type(key) == "number" and (is(v, List) or type(v) == "string") then
@@ -491,6 +547,7 @@ function M.of(v, depth)
   return d
 end
 
+M.method = method
 M.string_of, M.kind, M.size, M.CHARACTER, M.WHITE = string_of, kind, size, CHARACTER, WHITE
 M.number, M.path_of, M.shown, M.joined, M.length = number, path_of, shown, joined, length
 
