@@ -85,6 +85,13 @@ return function(rank, size)
     local mesh = dist.device_mesh({ 2, size / 2 }, { "replica", "shard" })
     local hybrid = train("replicas", { mesh = mesh })
     for _, p in ipairs(hybrid:parameters()) do compare.same("replicas", p:detach(), mesh:group "replica") end
+    local one, m = net:clone(), shard(net:clone(), { mesh = mesh })
+    for i = 1, 3 do -- one of which is not reduced
+      m:set_requires_gradient_sync(i ~= 2)
+      lossf(m(mine * i), target):backward()
+      lossf(one(x * i), y):backward()
+    end
+    compare.modules("replicas, accumulated", m, one)
   end
   if size >= 4 then -- behind forward, parts that half of the ranks put together
     local o = { reshard_after_forward = size / 2 }
@@ -258,6 +265,30 @@ return function(rank, size)
       local after = moth.memory.stats()
       collectgarbage "restart"
       local one = width * width * 4
+      -- the peak of a step over what was there before it
+      local function peak_of_step()
+        for _ = 1, 3 do
+          collectgarbage()
+          moth.zeros(1)
+        end
+        collectgarbage "stop"
+        moth.memory.reset_peak()
+        local live = moth.memory.stats().live
+        step()
+        local peak = moth.memory.stats().peak - live
+        collectgarbage "restart"
+        return peak / one
+      end
+      local more = peak_of_step() -- adds to the gradients that are there: to no second set of them
+      assert(more <= 3.1 + 2 / size, "accumulating: " .. more .. " units")
+      m:zero_grad()
+      m:set_requires_gradient_sync(false) -- whole gradients, but three whole units
+      more = peak_of_step()
+      assert(more <= count + 3.1, "without reduction: " .. more .. " units")
+      m:set_requires_gradient_sync(true)
+      m:zero_grad()
+      step()
+      m:zero_grad()
       local limit = count * one / size + 3.1 * one
       assert(after.peak - before <= limit, ("peak %d over %d"):format(after.peak - before, limit))
       print(("peak over live: %.2f units"):format((after.peak - before - count * one / size) / one))

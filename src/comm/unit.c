@@ -30,8 +30,9 @@
 typedef struct Chain {
   MothCommBefore before; /* the program's own calls in the group come after `later` on all ranks */
   int refs;
-  MothUnit *reducing; /* its gradients are in flight */
-  MothUnit *later;    /* to be gathered when they have arrived */
+  MothUnit *reducing;  /* its gradients are in flight */
+  MothUnit *averaging; /* so are they, among the replicas; its part of the result waits for them */
+  MothUnit *later;     /* to be gathered when they have arrived */
 } Chain;
 
 typedef struct Part {
@@ -393,36 +394,6 @@ static MothStatus start_reduce(MothUnit *u) {
   return s;
 }
 
-/* Waits for the reduce_scatter, and starts the average over replicas. */
-static MothStatus receive(MothUnit *u) {
-  if (u->chain->reducing == u)
-    u->chain->reducing = NULL;
-  if (!u->reducing)
-    return MOTH_OK;
-  MothStatus s = moth_work_wait(u->reducing, -1, NULL);
-  moth_work_release(u->reducing);
-  moth_tensor_release(u->buffer);
-  u->reducing = NULL;
-  u->buffer = NULL;
-  MOTH_TRY(s);
-  if (!u->replicas)
-    return MOTH_OK;
-  char where[MOTH_COMM_WHERE + 8];
-  snprintf(where, sizeof where, "fully_shard (gradients of %s, replicas)", u->name);
-  MothCommRequest r = {.op = MOTH_COMM_ALL_REDUCE,
-                       .reduce = MOTH_COMM_AVG,
-                       .dtype = u->grad_dtype,
-                       .ndim = 1,
-                       .shape = &u->elements,
-                       .in = u->result->data,
-                       .out = u->result->data,
-                       .nin = u->elements,
-                       .nout = u->elements,
-                       .tensors = {u->result, NULL},
-                       .where = where};
-  return moth_comm_start(u->replicas, &r, &u->averaging);
-}
-
 /* The gradient of a shard from its part of the result. */
 static MothStatus hand_out(MothUnit *u, const Part *p) {
   MothTensor *view = NULL, *own = NULL, *shard = p->shard, *grad = moth_tensor_grad(shard);
@@ -459,8 +430,10 @@ static MothStatus took_part(MothUnit *u, int flag, bool *yes) {
   return s;
 }
 
-MothStatus moth_unit_finish(MothUnit *u) {
-  MOTH_TRY(receive(u));
+/* Adds the result to the gradients of the shards. */
+static MothStatus finish_result(MothUnit *u) {
+  if (u->chain->averaging == u)
+    u->chain->averaging = NULL;
   if (!u->result)
     return MOTH_OK;
   MothStatus status = MOTH_OK;
@@ -484,6 +457,45 @@ done:
   return status;
 }
 
+/* Waits for the reduce_scatter, and adds what came to the gradients of the shards, so that no two sets of these are
+ * there; or starts the average over replicas, and does that for the unit before. */
+static MothStatus receive(MothUnit *u) {
+  if (u->chain->reducing == u)
+    u->chain->reducing = NULL;
+  if (!u->reducing)
+    return MOTH_OK;
+  MothStatus s = moth_work_wait(u->reducing, -1, NULL);
+  moth_work_release(u->reducing);
+  moth_tensor_release(u->buffer);
+  u->reducing = NULL;
+  u->buffer = NULL;
+  MOTH_TRY(s);
+  if (!u->replicas)
+    return finish_result(u);
+  if (u->chain->averaging)
+    MOTH_TRY(finish_result(u->chain->averaging));
+  u->chain->averaging = u;
+  char where[MOTH_COMM_WHERE + 8];
+  snprintf(where, sizeof where, "fully_shard (gradients of %s, replicas)", u->name);
+  MothCommRequest r = {.op = MOTH_COMM_ALL_REDUCE,
+                       .reduce = MOTH_COMM_AVG,
+                       .dtype = u->grad_dtype,
+                       .ndim = 1,
+                       .shape = &u->elements,
+                       .in = u->result->data,
+                       .out = u->result->data,
+                       .nin = u->elements,
+                       .nout = u->elements,
+                       .tensors = {u->result, NULL},
+                       .where = where};
+  return moth_comm_start(u->replicas, &r, &u->averaging);
+}
+
+MothStatus moth_unit_finish(MothUnit *u) {
+  MOTH_TRY(receive(u));
+  return finish_result(u);
+}
+
 /* As far as it can be done without waiting. */
 static MothStatus advance(Chain *c) {
   if (c->reducing && c->reducing->reducing) {
@@ -492,6 +504,15 @@ static MothStatus advance(Chain *c) {
       MOTH_TRY(receive(c->reducing));
   }
   return c->reducing ? MOTH_OK : start_later(c, NULL);
+}
+
+/* Gradients that are not to be reduced stay with the whole parameters, whose memory is released. */
+static MothStatus release(MothUnit *u) {
+  reset(u);
+  if (!u->reshard)
+    return MOTH_OK;
+  forget_kept(u);
+  return moth_unit_reshard(u);
 }
 
 static MothStatus complete(MothUnit *u) {
@@ -509,8 +530,6 @@ static MothStatus on_gradient(void *ctx, MothTensor *leaf) {
   Part *p = ctx;
   MothUnit *u = p->unit;
   MOTH_TRY(advance(u->chain));
-  if (!u->reduce)
-    return MOTH_OK;
   if (!moth_tensor_grad(leaf))
     return moth_fail(MOTH_ERR_TYPE,
                      "fully_shard: a parameter of %s has a sparse gradient: make it dense "
@@ -520,7 +539,7 @@ static MothStatus on_gradient(void *ctx, MothTensor *leaf) {
     p->ready = true;
     u->pending--;
   }
-  return u->pending == 0 ? complete(u) : MOTH_OK;
+  return u->pending > 0 ? MOTH_OK : u->reduce ? complete(u) : release(u);
 }
 
 static MothStatus before_call(MothCommBefore *b) {
@@ -541,9 +560,11 @@ MothStatus moth_unit_gather_later(MothUnit *u) {
 }
 
 MothStatus moth_unit_flush(MothUnit *u) {
-  bool any = false;
+  bool any = false; /* also of a backward before that did not reduce */
   for (int i = 0; i < u->n; i++)
-    any |= u->parts[i].ready;
+    any |= u->parts[i].ready || moth_tensor_grad(u->parts[i].full);
+  if (!u->reduce)
+    reset(u);
   return any && u->reduce ? complete(u) : MOTH_OK;
 }
 
@@ -565,6 +586,8 @@ static void drop(MothWork *w) {
 void moth_unit_abandon(MothUnit *u) {
   if (u->chain->reducing == u)
     u->chain->reducing = NULL;
+  if (u->chain->averaging == u)
+    u->chain->averaging = NULL;
   if (u->chain->later == u)
     forget_later(u->chain, u->group);
   drop(u->gathering);
