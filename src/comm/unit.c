@@ -22,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/node.h"
+#include "comm/reducer.h"
 #include "core/error.h"
 #include "core/tensor.h"
 #include "ops/pointwise.h"
@@ -41,6 +43,7 @@ typedef struct Part {
   int64_t rows, each, width; /* rows of the whole, of rank 0; elements of a row */
   int64_t at_bytes, at;      /* in the buffers: bytes of parameters, elements of gradients */
   int64_t hook;
+  int flag; /* its number among those whose gradients are in the buffers; -1: not there */
   bool ready, is_trained;
 } Part;
 
@@ -130,6 +133,17 @@ done:
 static int64_t rows_of_rank(const Part *p, int rank) {
   int64_t first = rank * p->each;
   return first >= p->rows ? 0 : p->rows - first < p->each ? p->rows - first : p->each;
+}
+
+/* Which gradients the next backward gives: of those that are trained now. */
+static void reset(MothUnit *u) {
+  u->pending = 0;
+  for (int i = 0; i < u->n; i++) {
+    Part *p = &u->parts[i];
+    p->ready = false;
+    p->is_trained = moth_tensor_requires_grad(p->shard);
+    u->pending += p->is_trained;
+  }
 }
 
 /* --- gathering ---------------------------------------------------------------------------------- */
@@ -241,11 +255,15 @@ static void forget_gather(MothUnit *u) {
 
 MothStatus moth_unit_ready(MothUnit *u) {
   MOTH_TRY(moth_unit_gather(u));
+  bool begun = false;
   for (int i = 0; i < u->n; i++) { /* who freezes a parameter does so by its shard */
     const Part *p = &u->parts[i];
+    begun |= p->ready;
     if (moth_tensor_requires_grad(p->full) != moth_tensor_requires_grad(p->shard))
       MOTH_TRY(moth_tensor_set_requires_grad(p->full, moth_tensor_requires_grad(p->shard)));
   }
+  if (!begun)
+    reset(u);
   if (!u->gathering)
     return MOTH_OK;
   MothStatus status = moth_work_wait(u->gathering, -1, NULL);
@@ -291,16 +309,6 @@ int moth_unit_state(const MothUnit *u) {
 
 /* --- reducing ----------------------------------------------------------------------------------- */
 
-static void reset(MothUnit *u) {
-  u->pending = 0;
-  for (int i = 0; i < u->n; i++) {
-    Part *p = &u->parts[i];
-    p->ready = false;
-    p->is_trained = moth_tensor_requires_grad(p->shard);
-    u->pending += p->is_trained;
-  }
-}
-
 static MothStatus put_flag(void *at, MothDType dtype, bool on) {
   MothTensor *one = NULL;
   MOTH_TRY(moth_tensor_from_ptr(at, 0, NULL, dtype, NULL, NULL, &one));
@@ -315,9 +323,9 @@ static MothStatus put_flag(void *at, MothDType dtype, bool on) {
 /* The gradients into the buffer; they are freed. */
 static MothStatus fill_buffer(MothUnit *u) {
   int64_t itemsize = moth_dtype_size(u->grad_dtype);
-  for (int i = 0, flag = 0; i < u->n; i++) {
+  for (int i = 0; i < u->n; i++) {
     Part *p = &u->parts[i];
-    if (!p->is_trained)
+    if (p->flag < 0)
       continue;
     MothTensor *grad = moth_tensor_grad(p->full), *plain = NULL;
     MothStatus s = MOTH_OK;
@@ -334,12 +342,11 @@ static MothStatus fill_buffer(MothUnit *u) {
                       false);
       memset(at + rows * p->width * itemsize, 0, (size_t)((p->each - rows) * p->width * itemsize));
       if (s == MOTH_OK)
-        s = put_flag(of_rank + (u->elements - u->ntrained + flag) * itemsize, u->grad_dtype,
+        s = put_flag(of_rank + (u->elements - u->ntrained + p->flag) * itemsize, u->grad_dtype,
                      grad != NULL);
     }
     moth_tensor_release(plain);
     MOTH_TRY(s);
-    flag++;
     MOTH_TRY(moth_tensor_set_grad(p->full, NULL));
   }
   return MOTH_OK;
@@ -352,6 +359,7 @@ static void lay_out_gradients(MothUnit *u) {
     Part *p = &u->parts[i];
     p->at = u->elements;
     u->elements += p->is_trained ? p->each * p->width : 0;
+    p->flag = p->is_trained ? u->ntrained : -1;
     u->ntrained += p->is_trained;
   }
   u->elements += u->ntrained;
@@ -394,24 +402,29 @@ static MothStatus start_reduce(MothUnit *u) {
   return s;
 }
 
-/* The gradient of a shard from its part of the result. */
+/* The gradient of a shard from its part of the result. The shard's hooks are called as backward calls those of leaves. */
 static MothStatus hand_out(MothUnit *u, const Part *p) {
-  MothTensor *view = NULL, *own = NULL, *shard = p->shard, *grad = moth_tensor_grad(shard);
+  MothTensor *view = NULL, *own = NULL, *shard = p->shard;
   int64_t stride[MOTH_MAX_DIMS];
   MothStatus status = MOTH_OK;
   moth_contiguous_strides(shard->ndim, shard->shape, stride);
   MOTH_GO(moth_tensor_view(u->result, shard->ndim, shard->shape, stride, p->at, &view));
-  if (grad) {
-    MOTH_GO(moth_add_(moth_v_tensor(grad), moth_v_tensor(view), moth_v_int(1)));
-  } else if (u->grad_dtype == (MothDType)shard->dtype && shard->device.type == MOTH_CPU) {
+  if (u->grad_dtype == (MothDType)shard->dtype && shard->device.type == MOTH_CPU) {
     MOTH_GO(moth_tensor_alias(view, false, &own));
-    MOTH_GO(moth_tensor_set_grad(shard, own));
   } else {
     MOTH_GO(
         moth_tensor_new(shard->ndim, shard->shape, (MothDType)shard->dtype, shard->device, &own));
     MOTH_GO(copy(own, view));
-    MOTH_GO(moth_tensor_set_grad(shard, own));
   }
+  if (shard->grad && shard->grad->hooks)
+    MOTH_GO(moth_run_hooks(shard->grad->hooks, 0, &own));
+  MothTensor *grad = moth_tensor_grad(shard);
+  if (grad)
+    MOTH_GO(moth_add_(moth_v_tensor(grad), moth_v_tensor(own), moth_v_int(1)));
+  else
+    MOTH_GO(moth_tensor_set_grad(shard, own));
+  if (shard->grad && shard->grad->hooks)
+    MOTH_GO(moth_run_after_hooks(shard->grad->hooks, shard));
 done:
   moth_tensor_release(view);
   moth_tensor_release(own);
@@ -442,11 +455,11 @@ static MothStatus finish_result(MothUnit *u) {
   moth_work_release(u->averaging);
   u->averaging = NULL;
   bool was = moth_set_grad_enabled(false);
-  for (int i = 0, flag = 0; i < u->n && status == MOTH_OK; i++) {
+  for (int i = 0; i < u->n && status == MOTH_OK; i++) {
     bool used;
-    if (!u->parts[i].is_trained)
+    if (u->parts[i].flag < 0)
       continue;
-    MOTH_GO(took_part(u, flag++, &used));
+    MOTH_GO(took_part(u, u->parts[i].flag, &used));
     if (used)
       MOTH_GO(hand_out(u, &u->parts[i]));
   }
@@ -635,15 +648,8 @@ static MothStatus add_part(MothUnit *u, Part *p, MothTensor *full, MothTensor *s
 static MothStatus add_hooks(MothUnit *u) {
   for (int i = 0; i < u->n; i++) {
     Part *p = &u->parts[i];
-    bool frozen = !moth_tensor_requires_grad(p->full);
-    if (!moth_dtype_is_float((MothDType)p->full->dtype))
-      continue;
-    if (frozen) /* it may be trained later */
-      MOTH_TRY(moth_tensor_set_requires_grad(p->full, true));
-    MOTH_TRY(
-        moth_tensor_register_post_accumulate_grad_hook(p->full, on_gradient, NULL, p, &p->hook));
-    if (frozen)
-      MOTH_TRY(moth_tensor_set_requires_grad(p->full, false));
+    if (moth_dtype_is_float((MothDType)p->full->dtype))
+      MOTH_TRY(moth_hook_gradient(p->full, on_gradient, p, &p->hook));
   }
   return MOTH_OK;
 }

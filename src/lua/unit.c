@@ -99,7 +99,11 @@ static int run(lua_State *L, MothStatus (*fn)(MothUnit *u)) {
   MothUnit *u = unit_at(L, 1);
   if (moth_unrun)
     moth_lua_leave_notes(L);
-  return moth_lua_done(L, fn(u));
+  lua_State *outer = moth_lua_current; /* hooks of the shards may run Lua */
+  moth_lua_current = L;
+  MothStatus s = fn(u);
+  moth_lua_current = outer;
+  return moth_lua_done(L, s);
 }
 /* All take a unit. */
 static int b_gather(lua_State *L) {
