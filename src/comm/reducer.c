@@ -378,14 +378,23 @@ MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **params,
   }
   MOTH_GO(make_buckets(r));
   for (int i = 0; i < nparams; i++)
-    MOTH_GO(moth_tensor_register_post_accumulate_grad_hook(r->params[i].t, on_gradient, NULL,
-                                                           &r->params[i], &r->params[i].hook));
+    MOTH_GO(moth_hook_gradient(r->params[i].t, on_gradient, &r->params[i], &r->params[i].hook));
   reset(r);
   *out = r;
 done:
   if (status != MOTH_OK)
     moth_reducer_free(r);
   return status;
+}
+
+MothStatus moth_hook_gradient(MothTensor *leaf, MothLeafHook run, void *ctx, int64_t *id) {
+  bool frozen = !moth_tensor_requires_grad(leaf);
+  if (frozen)
+    MOTH_TRY(moth_tensor_set_requires_grad(leaf, true));
+  MothStatus s = moth_tensor_register_post_accumulate_grad_hook(leaf, run, NULL, ctx, id);
+  if (frozen)
+    moth_tensor_set_requires_grad(leaf, false);
+  return s;
 }
 
 void moth_reducer_free(MothReducer *r) {

@@ -21,7 +21,7 @@ typedef struct MothReducerOptions {
 } MothReducerOptions;
 
 /* bucket_of[i]: the bucket of parameter i, 0 … nbuckets - 1, in the order in which they are sent. Parameters of a bucket
- * have one dtype and device. names are copied. Errors: memory; a parameter that requires no gradient. */
+ * have one dtype and device. names are copied. Errors: memory. */
 MOTH_API MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **params,
                                      const char *const *names, const int *bucket_of, int nbuckets,
                                      MothReducerOptions options, MothReducer **out);
@@ -35,4 +35,7 @@ MOTH_API void moth_reducer_set_hook(MothReducer *r, MothReducerHook hook);
 MOTH_API MothTensor *moth_reducer_buffer(MothReducer *r, int bucket); /* borrowed */
 /* The parameters in the order in which their gradients came first; the number of backwards that were reduced. */
 MOTH_API int64_t moth_reducer_order(const MothReducer *r, const int **order, int *n);
+
+/* A hook for each gradient of a leaf, also of one that is frozen now and may be trained later. */
+MothStatus moth_hook_gradient(MothTensor *leaf, MothLeafHook run, void *ctx, int64_t *id);
 #endif

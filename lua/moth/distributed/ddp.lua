@@ -8,7 +8,7 @@
 --
 -- Parameters and buffers of rank 0 are given to all at the beginning. Gradients travel in buckets, in the reverse order
 -- of the parameters at first, from the second forward on in the order in which they come. The parameters are found when
--- it is made: make it after module:to(…), and after parameters were frozen.
+-- it is made: make it after module:to(…). One that is frozen then takes part as soon as it is trained, on all ranks.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
@@ -164,28 +164,52 @@ local function record_buckets(self)
   end
 end
 
-DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any output_device?, \z
-  bool broadcast_buffers=true, ProcessGroup process_group?, number bucket_cap_mb=25, \z
-  bool find_unused_parameters=false, bool gradient_as_bucket_view=false, bool static_graph=false)", function(self, o)
-  self._group = groups.of(o.process_group, "DistributedDataParallel")
-  if o.bucket_cap_mb <= 0 then check.fail("[%s] bucket_cap_mb: expected a number above 0", NAME) end
-  self._options, self.module = o, o.module
-  self._params, self._names, self._rest, self._passes = {}, {}, {}, 0
-  for name, p in o.module:named_parameters() do
+-- The parameters that are trained, or were when it was made; the others.
+local function find(self)
+  local before = {}
+  for _, p in ipairs(self._params or {}) do before[p] = true end
+  self._params, self._names, self._rest = {}, {}, {}
+  for name, p in self.module:named_parameters() do
     local own = placement.is_cut_over(p, self._group) -- experts: each rank has others
-    if p:requires_grad() and not own then
+    if (p:requires_grad() or before[p]) and not own then
       self._params[#self._params + 1], self._names[#self._names + 1] = p, name
     elseif not own then
       self._rest[#self._rest + 1] = p
     end
   end
+end
+
+local function backwards(self)
+  local order = {}
+  for i = #self._params, 1, -1 do order[#order + 1] = i end
+  return order
+end
+
+-- Parameters that were frozen are trained from now on: all ranks see it in the same forward, or their calls differ.
+local function take_more(self)
+  for _, p in ipairs(self._rest) do
+    if B.requires_grad(p) then
+      find(self)
+      compare(self)
+      make_reducer(self, backwards(self))
+      self._rebuilt = false
+      return
+    end
+  end
+end
+
+DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any output_device?, \z
+  bool broadcast_buffers=true, ProcessGroup process_group?, number bucket_cap_mb=25, \z
+  bool find_unused_parameters=false, bool gradient_as_bucket_view=false, bool static_graph=false)", function(self, o)
+  self._group = groups.of(o.process_group, "DistributedDataParallel")
+  if o.bucket_cap_mb <= 0 then check.fail("[%s] bucket_cap_mb: expected a number above 0", NAME) end
+  self._options, self.module, self._passes = o, o.module, 0
+  find(self)
   if #self._params == 0 then check.fail("[%s] the module has no parameter that requires a gradient", NAME) end
   if B.is_fake(self._params[1]) then return record_buckets(self) end
   compare(self)
   self:_broadcast_all(self._group.ranks[1])
-  local order = {}
-  for i = #self._params, 1, -1 do order[#order + 1] = i end
-  make_reducer(self, order)
+  make_reducer(self, backwards(self))
 end)
 
 -- For dist.join: parameters and buffers of a rank, to all; buffers, if they follow one rank at all.
@@ -219,6 +243,7 @@ end
 function DDP:forward(...)
   if self.training and moth.is_grad_enabled() and not self._paused then
     local root, o = self._group.ranks[1], self._options
+    if self._reducer then take_more(self) end
     if self._joining then
       root = self._joining.announce(self)
     elseif not self._rebuilt and not o.find_unused_parameters and not o.static_graph then

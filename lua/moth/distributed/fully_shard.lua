@@ -253,8 +253,8 @@ local function finish(unit, outer, ok, ...)
   return ...
 end
 
-local function forward_of(unit)
-  local mp, forward = unit.mp, unit.forward
+local function forward_of(unit, forward)
+  local mp = unit.mp
   local function run(module, ...)
     if mp.param_dtype and mp.cast_forward_inputs then
       return forward(module, convert_all(mp.param_dtype, select("#", ...), ...))
@@ -508,6 +508,10 @@ function(module, o)
   for i, p in ipairs(unit.shards) do
     device = device or p:device()
     if not B.is_leaf(p) then check.fail(WHERE .. "parameter %d of nn.%s is no leaf", i, module.__name) end
+    if p:dtype().is_complex then
+      check.fail(WHERE .. "parameter '%s' of nn.%s is %s: keep it as real numbers (moth.view_as_real), or name it in \z
+        ignored_params", unit.places[i][1][2], unit.places[i][1][1].__name, p:dtype().name)
+    end
   end
   moth.no_grad(function()
     local shapes, real = {}, {}
@@ -537,12 +541,23 @@ function(module, o)
   end
   set_reshard(unit, o.reshard_after_forward)
   rawset(module, "_fsdp_unit", unit)
-  unit.forward = module.forward
-  module.forward = forward_of(unit)
+  module.forward = forward_of(unit, module.forward)
   methods(module, unit)
   rawset(module, "__name", "FSDP" .. module.__name)
   return module
 end, true)
+
+--- Lets another method of a unit than forward have whole parameters, as forward does: a module's `generate`, or `loss`.
+M.register_fsdp_forward_method = signature("distributed.register_fsdp_forward_method(Module module, \z
+  string method_name)", function(module, name)
+  local unit = unit_at(module)
+  if not unit then
+    check.fail("[distributed.register_fsdp_forward_method] nn.%s is no unit: call fully_shard first", module.__name)
+  elseif not check.is_callable(module[name]) then
+    check.fail("[distributed.register_fsdp_forward_method] nn.%s has no method '%s'", module.__name, name)
+  end
+  module[name] = forward_of(unit, module[name])
+end)
 
 --- The unit of a module, or nil; for files of this folder.
 function M.unit(module) return unit_at(module) end

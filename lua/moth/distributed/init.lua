@@ -37,6 +37,7 @@ end
 files.elastic, files.reform, files.checkpoint = "elastic", { "elastic", "reform" }, "checkpoint"
 files.DistributedDataParallel, files.hooks, files.nn, files.join = "ddp", "hooks", "nn", "join"
 files.fully_shard, files.fsdp = { "fully_shard", "fully_shard" }, "fsdp"
+files.register_fsdp_forward_method = { "fully_shard", "register_fsdp_forward_method" }
 files.ZeroRedundancyOptimizer, files.MoE = "zero_optimizer", "moe"
 files.context, files.context_parallel = "context", { "context", "context_parallel" }
 files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }

@@ -74,9 +74,17 @@ end)
 
 function AveragedModel:forward(...) return self.module(...) end
 
-local function tensors_of(self, model)
-  local list = {}
-  for i, p in ipairs(model:parameters()) do list[i] = p:detach() end
+-- like: the tensors of the copy, of which those of a model that is cut over ranks may be parts, or whole ones.
+local function tensors_of(self, model, like)
+  local list, placement = {}, package.loaded["moth.distributed.placement"]
+  for i, p in ipairs(model:parameters()) do
+    local to = like and like[i]
+    if placement and to and tostring(to:size()) ~= tostring(p:size()) then
+      list[i] = placement.of(p) and placement.full_tensor(p) or placement.fitted(p:detach(), to)
+    else
+      list[i] = p:detach()
+    end
+  end
   if self.use_buffers then
     for _, b in ipairs(model:buffers()) do list[#list + 1] = b:detach() end
   end
@@ -88,7 +96,13 @@ function AveragedModel:update_parameters(model)
   if class.name(model) == "nil" or type(model) ~= "table" or not model.__module then
     check.fail("[optim.swa_utils.AveragedModel] update_parameters: expected a module, got %s", class.name(model))
   end
-  local means, new = tensors_of(self, self.module), tensors_of(self, model)
+  local means, new = tensors_of(self, self.module), tensors_of(self, model, self.module:parameters())
+  for i, mean in ipairs(means) do -- nothing is broadcast
+    if new[i] and tostring(new[i]:size()) ~= tostring(mean:size()) then
+      check.fail("[optim.swa_utils.AveragedModel] update_parameters: tensor %d of the model is %s, that of the copy %s",
+        i, tostring(new[i]:size()), tostring(mean:size()))
+    end
+  end
   if #means ~= #new then
     check.fail("[optim.swa_utils.AveragedModel] update_parameters: the model has %d tensors, the copy %d", #new, #means)
   end
