@@ -153,7 +153,7 @@ describe("nn.Module #quick", function()
     assert.equal([[
 FashionClassifier(
   (net): Sequential(
-    (0): Flatten(start_dim=1, end_dim=-1)
+    (0): Flatten(start_dim=2, end_dim=-1)
     (1): Linear(in_features=784, out_features=256, bias=True)
     (2): ReLU()
     (3): Dropout(p=0.2, inplace=False)

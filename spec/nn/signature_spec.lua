@@ -27,7 +27,7 @@ describe("arguments by position #quick", function()
       ["MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=True)"] =
         nn.MaxPool2d(3, 2, 1, 1, false, true),
       ["Embedding(5, 3, padding_idx=1)"] = nn.Embedding(5, 3, 1),
-      ["Flatten(start_dim=0, end_dim=1)"] = nn.Flatten(1, 2),
+      ["Flatten(start_dim=1, end_dim=2)"] = nn.Flatten(1, 2),
     } do
       assert.equal(text, tostring(m))
     end
@@ -164,5 +164,34 @@ describe("InstanceNorm with running statistics", function()
     m:eval()
     local y = m(x)
     assert.is_near((0 - 1) / math.sqrt(1.5), y[1][1][1]:item(), 1e-5)
+  end)
+end)
+
+describe("what a module prints", function()
+  it("has dimensions and positions as they were given, from 1", function()
+    local sizes = { unflattened_size = { 2, 2 }, num_embeddings = 5, embedding_dim = 3 }
+    local seen = {}
+    for name, cls in require "moth.each"(nn) do
+      local text = type(cls) == "table" and rawget(cls, "__name") and signature.of(cls.__init)
+      for _, p in ipairs(text and select(2, signature.parameters(cls.__init)) or {}) do
+        if p.type == "Dim" or p.type == "Index" then
+          local o = {}
+          for key, value in require "moth.each"(sizes) do
+            if text:find(" " .. key, 1, true) then o[key] = value end
+          end
+          for _, value in ipairs(p.type == "Dim" and { 1, 2, 3, -1 } or { 1, 2 }) do
+            o[p.name] = value
+            local shown = tostring(cls(o)):match(p.name .. "=(-?%d+)")
+            assert.is_true(shown == nil or tonumber(shown) == value, name .. ": " .. tostring(cls(o)))
+            seen[name] = shown ~= nil or nil
+          end
+        end
+      end
+    end
+    for _, name in ipairs { "Softmax", "LogSoftmax", "Softmin", "GLU", "Flatten", "Unflatten", "Embedding",
+      "EmbeddingBag" } do
+      assert.is_true(seen[name], name)
+    end
+    assert.equal("Softmax(dim=2)", tostring(nn.Softmax(2)))
   end)
 end)

@@ -13,7 +13,7 @@ local ops = B.ops
 local function show(p, value)
   if p.name == "lambd" then return ("%.14g"):format(value) end
   if type(value) == "string" then return ("%s='%s'"):format(p.name, value) end
-  if p.type == "Dim" then return ("%s=%d"):format(p.name, value > 0 and value - 1 or value) end
+  if p.type == "Dim" then return ("%s=%d"):format(p.name, value) end
   return value == math.floor(value) and ("%s=%.1f"):format(p.name, value) or ("%s=%.14g"):format(p.name, value)
 end
 

@@ -14,10 +14,6 @@ end)
 --- (B, C, H, W) -> (B, C*H*W)
 function Flatten:forward(x) return B.ops.flatten(x, self.start_dim, self.end_dim) end
 
--- The listing is PyTorch's, in which dimensions count from 0.
-function Flatten:extra_repr()
-  local function from_zero(d) return d > 0 and d - 1 or d end
-  return ("start_dim=%d, end_dim=%d"):format(from_zero(self.start_dim), from_zero(self.end_dim))
-end
+function Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.start_dim, self.end_dim) end
 
 return Flatten

@@ -466,7 +466,8 @@ end
 
 local printing = {}
 
---- PyTorch's repr of modules; booleans are True and False.
+--- PyTorch's repr of modules: booleans are True and False, children have the names that a state dict gives them.
+-- Dimensions and positions are what the user wrote: they count from 1.
 function Module.__tostring(self)
   if printing[self] then return self.__name .. "(...)" end -- a module that holds itself
   printing[self] = true

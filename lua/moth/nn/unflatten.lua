@@ -17,11 +17,9 @@ function Unflatten:forward(x)
   return check.tensor("nn.Unflatten", "input", x):unflatten(self.dim, self.unflattened_size)
 end
 
--- The listing is PyTorch's, in which dimensions count from 0.
 function Unflatten:extra_repr()
-  local d, sizes = self.dim, self.unflattened_size
-  return ("dim=%d, unflattened_size=(%s%s)"):format(d > 0 and d - 1 or d, table.concat(sizes, ", "),
-    #sizes == 1 and "," or "")
+  local sizes = self.unflattened_size
+  return ("dim=%d, unflattened_size=(%s%s)"):format(self.dim, table.concat(sizes, ", "), #sizes == 1 and "," or "")
 end
 
 return Unflatten
