@@ -157,4 +157,27 @@ describe("learning-rate schedules #quick #M208", function()
     assert.error_matches(function() sched:step() end, "metric must be a number, got nil")
     sched:step(0 / 0)
   end)
+
+  it("warns once where it is stepped before the optimizer", function()
+    local real, lines = io.stderr, {}
+    io.stderr = { write = function(_, ...) lines[#lines + 1] = table.concat { ... } end } -- luacheck: ignore 122
+    finally(function() io.stderr = real end) -- luacheck: ignore 122
+    local function make() return optim.SGD({ moth.ones(1, { requires_grad = true }) }, { lr = 1 }) end
+    local opt = make()
+    local sched = optim.lr_scheduler.StepLR(opt, 2)
+    for _ = 1, 3 do sched:step() end
+    assert.equal(1, #lines)
+    assert.matches("lr_scheduler_spec%.lua:%d+: %[lr_scheduler%.StepLR%] step was called before", lines[1])
+    opt = make()
+    sched = optim.lr_scheduler.StepLR(opt, 2)
+    opt:step()
+    sched:step()
+    local Own = optim.Optimizer:subclass("Own") -- with a step of its own, of which nothing is known
+    function Own.step() end
+    optim.lr_scheduler.StepLR(Own({ moth.ones(1, { requires_grad = true }) }, { lr = 1 }), 2):step()
+    local again = optim.lr_scheduler.StepLR(make(), 2)
+    again:load_state_dict(sched:state_dict())
+    again:step()
+    assert.equal(1, #lines)
+  end)
 end)

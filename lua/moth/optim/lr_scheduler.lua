@@ -61,10 +61,24 @@ function LRScheduler:apply()
   end
 end
 
+local begun = setmetatable({}, { __mode = "k" }) -- schedules that were stepped or loaded
+
+-- The first step of a schedule comes after one of its optimizer.
+local function check_order(self)
+  if begun[self] then return end
+  begun[self] = true
+  local optimizer = self.optimizer
+  if class.is_a(optimizer, Optimizer) and not optimizer:was_stepped() then
+    check.warn("[lr_scheduler.%s] step was called before the optimizer's step: the first value of the schedule is \z
+      skipped; call opt:step() before sched:step()", self.__name)
+  end
+end
+
 --- Advances by one epoch; call it after the optimizer's steps of an epoch.
 function LRScheduler:step(...)
   if self == nil then hints.need_self(self, "sched:step()") end
   if (...) ~= nil then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
+  check_order(self)
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
@@ -113,6 +127,7 @@ function LRScheduler:load_state_dict(sd)
   if type(sd) ~= "table" or type(sd.base_lrs) ~= "table" or type(sd.last_epoch) ~= "number" then
     check.fail("[lr_scheduler.%s] load_state_dict: expected what state_dict gave, got %s", self.__name, class.name(sd))
   end
+  begun[self] = true
   for key, value in each(sd) do self[key] = type(value) == "table" and { unpack(value) } or value end
   self:apply()
 end

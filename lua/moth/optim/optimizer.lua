@@ -195,6 +195,11 @@ end
 
 local function update(self) moth.no_grad(update_groups, self) end
 
+local stepped = setmetatable({}, { __mode = "k" }) -- optimizers whose step was called
+
+--- Whether step was called, or cannot be known, since the class has a step of its own; for schedules.
+function Optimizer:was_stepped() return stepped[self] or getmetatable(self).step ~= Optimizer.step end
+
 --- Updates the parameters from their gradients.
 -- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure, ...)
@@ -203,6 +208,7 @@ function Optimizer:step(closure, ...)
   if closure ~= nil and type(closure) ~= "function" then
     check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))
   end
+  stepped[self] = true
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
   if overflowed(self) then return loss end
