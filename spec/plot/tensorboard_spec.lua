@@ -152,13 +152,23 @@ describe("loggers #M495", function()
     finally(function() os.remove(path) end)
     local log = moth.utils.CSVLogger(path, { "step", "note" })
     log:log { step = 1, note = 'a, "b"' }
-    fails("'lr' is no column", function() log:log { step = 2, lr = 1 } end)
     log:close()
     log = moth.utils.CSVLogger(path)
     log:log { step = 2 }
     log:close()
     assert.equal('step,note\n1,"a, ""b"""\n2,\n', read(path))
     fails("has the columns step,note, not x", function() moth.utils.CSVLogger(path, { "x" }) end)
+    log = moth.utils.CSVLogger(path)
+    log:log { step = 3, note = 'of\ntwo "lines' }
+    log:log { step = 4, ['a, "x"'] = 1, lr = 0.5 } -- new columns
+    log:log { step = 5 }
+    log:close()
+    local rest = 'step,note,"a, ""x""",lr\n1,"a, ""b""",,\n2,,,\n3,"of\ntwo ""lines",,\n4,,1,0.5\n5,,,\n'
+    assert.equal(rest, read(path))
+    log = moth.utils.CSVLogger(path) -- reads that first line
+    log:log { ['a, "x"'] = 2 }
+    log:close()
+    assert.equal(rest .. ",,2,\n", read(path))
     fails("No such file", function() moth.utils.CSVLogger("/nonexistent/a") end)
   end)
 end)

@@ -4,8 +4,9 @@
 --     log:log({ step = 1, loss = 0.5 })
 --     log:close()
 --
--- A row is written whole and flushed at once. Tensors of one element count as numbers. An existing file is continued
--- (a CSV file only if its columns are the same ones).
+-- A row is written whole and flushed at once. Tensors of one element count as numbers. An existing file is continued.
+-- Names that come later become columns of a CSV file: its first line is written anew, with empty cells in the rows that
+-- are there.
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -63,6 +64,35 @@ end
 local CSV = class("CSVLogger", Logger)
 M.CSVLogger = CSV
 
+local function field(v)
+  if v == nil then return "" end
+  v = type(v) == "number" and ("%.17g"):format(v) or tostring(v)
+  return v:find('[",\r\n]') and '"' .. v:gsub('"', '""') .. '"' or v
+end
+
+local function record(cells)
+  local out = {}
+  for i, cell in ipairs(cells) do out[i] = field(cell) end
+  return table.concat(out, ",")
+end
+
+-- The cells of a first line.
+local function cells_of(line)
+  local out, at = {}, 1
+  line = line:gsub("\r$", "") .. ","
+  while at <= #line do
+    local quoted, after = line:match('^"(.-)",()', at)
+    while quoted and select(2, quoted:gsub('"', "")) % 2 == 1 do -- a comma behind a quote that belongs to the text
+      local more, behind = line:match('^(.-)",()', after)
+      if not more then break end
+      quoted, after = quoted .. '",' .. more, behind
+    end
+    if not quoted then quoted, after = line:match("^([^,]*),()", at) end
+    out[#out + 1], at = quoted:gsub('""', '"'), after
+  end
+  return out
+end
+
 --- @tparam string path @tparam[opt] table columns names of the columns; by default the keys of the first row, sorted
 CSV.__init = signature.init("CSVLogger(path path, string[] columns?)", function(self, o)
   local path, columns = o.path, o.columns
@@ -72,35 +102,57 @@ CSV.__init = signature.init("CSVLogger(path path, string[] columns?)", function(
   if old then old:close() end
   if columns then self.columns = { unpack(columns) } end
   if head and head ~= "" then
-    local found = {}
-    for name in head:gmatch("[^,]+") do found[#found + 1] = name end
-    if columns and table.concat(columns, ",") ~= head then
-      check.fail("CSVLogger: %s has the columns %s, not %s", path, head, table.concat(columns, ","))
+    if columns and record(columns) ~= head then
+      check.fail("CSVLogger: %s has the columns %s, not %s", path, head, record(columns))
     end
-    self.columns, self.headed = found, true
+    self.columns, self.headed = cells_of(head), true
   end
   self.file = open(path, "ab")
 end)
 
-local function field(v)
-  if v == nil then return "" end
-  v = type(v) == "number" and ("%.17g"):format(v) or tostring(v)
-  return v:find('[",\r\n]') and '"' .. v:gsub('"', '""') .. '"' or v
+-- Writes the file with more columns; a new file takes the place of the old one when it is whole.
+local function widen(self, added)
+  for _, name in ipairs(added) do self.columns[#self.columns + 1] = name end
+  if not self.headed then return end
+  if not self.file then check.fail("logger: %s is closed", self.path) end
+  local old = open(self.path, "rb")
+  local text = old:read("*a")
+  old:close()
+  local tail, rows, start, inside = (","):rep(#added), { record(self.columns) }, nil, false
+  if text:sub(-1) ~= "\n" then text = text .. "\n" end
+  for line in text:gmatch("([^\n]*)\n") do -- a quoted cell may have lines of its own
+    local odd = select(2, line:gsub('"', "")) % 2 == 1
+    inside = inside ~= odd
+    if start == nil then
+      if not inside then start = true end -- the first line, which is new
+    else
+      rows[#rows + 1] = inside and line or line .. tail
+    end
+  end
+  local work = self.path .. ".part"
+  local f = open(work, "wb")
+  local ok, message = f:write(table.concat(rows, "\n"), "\n")
+  local closed = f:close()
+  if ok and closed then ok, message = os.rename(work, self.path) end
+  if not ok or not closed then check.fail("logger: %s: %s", self.path, tostring(message)) end
+  self.file:close()
+  self.file = open(self.path, "ab")
 end
 
---- Writes a row. A missing column stays empty; an unknown name is an error.
+--- Writes a row. A missing column stays empty; a new name becomes a column.
 function CSV:log(row)
   local keys
   row, keys = plain(row)
   self.columns = self.columns or keys
   local known = {}
   for _, c in ipairs(self.columns) do known[c] = true end
+  local added = {}
   for _, k in ipairs(keys) do
-    if not known[k] then check.fail("CSVLogger: '%s' is no column of %s (%s)", k, self.path,
-      table.concat(self.columns, ", ")) end
+    if not known[k] then added[#added + 1] = k end
   end
+  if #added > 0 then widen(self, added) end
   if not self.headed then
-    self:write(table.concat(self.columns, ","))
+    self:write(record(self.columns))
     self.headed = true
   end
   local cells = {}
