@@ -61,7 +61,11 @@ static void put_string(Out *o, const char *text) {
   static const char hex[] = "0123456789abcdef";
   need(o);
   *o->at++ = '"';
-  for (int i = 0; text[i] && i < 1000 - 6; i++) {
+  size_t n = strlen(text), most = 1000 - 6;
+  if (n > most)
+    for (n = most; n && ((unsigned char)text[n] & 0xc0) == 0x80;) /* whole characters */
+      n--;
+  for (size_t i = 0; i < n; i++) {
     unsigned char c = (unsigned char)text[i];
     if (c == '"' || c == '\\') {
       *o->at++ = '\\';

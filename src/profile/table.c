@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
+
 void moth_names_init(MothNames *names) {
   *names = (MothNames){.lock = PTHREAD_MUTEX_INITIALIZER};
 }
@@ -59,9 +61,35 @@ static bool grow(MothNames *names) {
   return true;
 }
 
+/* A copy in which U+FFFD stands for each byte that belongs to no UTF-8 character; NULL: no memory. */
+static char *as_utf8(const char *text) {
+  char *copy = malloc(3 * strlen(text) + 1), *to = copy;
+  for (const char *c = text; copy && *c;) {
+    size_t left = strlen(c), n = left < 4 ? left : 4;
+    while (n && !moth_utf8_is_valid(c, n))
+      n--;
+    if (n)
+      memcpy(to, c, n);
+    else
+      memcpy(to, "\xef\xbf\xbd", 3);
+    to += n ? n : 3;
+    c += n ? n : 1;
+  }
+  if (copy)
+    *to = 0;
+  return copy;
+}
+
 int32_t moth_names_add(MothNames *names, int32_t outer, const char *text, int32_t line,
                        const char **own) {
   int32_t at = -1;
+  if (!moth_utf8_is_valid(text, strlen(text))) { /* files of traces are UTF-8 */
+    char *clean = as_utf8(text);
+    if (clean)
+      at = moth_names_add(names, outer, clean, line, own);
+    free(clean);
+    return at;
+  }
   pthread_mutex_lock(&names->lock);
   if (grow(names)) {
     uint32_t *to = slot(names, outer, text, line);

@@ -20,7 +20,8 @@ typedef struct MothNames {
 
 void moth_names_init(MothNames *names);
 void moth_names_free(MothNames *names);
-/* The number of the entry with these three; -1: no memory. *text: its own copy of the text. */
+/* The number of the entry with these three; -1: no memory. *own: its own copy of the text, in which U+FFFD stands for
+ * bytes that are not UTF-8. */
 MOTH_API int32_t moth_names_add(MothNames *names, int32_t outer, const char *text, int32_t line,
                                 const char **own);
 #endif
