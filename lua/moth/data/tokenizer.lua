@@ -332,14 +332,16 @@ function Tokenizer:bytes(id)
   if text then return text end
   local token = self.tokens[id]
   if not token then
-    check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d", tostring(id), self.size_of_vocab)
+    check.fail("[data.Tokenizer:decode] there is no token %s; ids are from 1 to %d (a model may have more: \z
+      llm.Text leaves them out)", tostring(id), self.size_of_vocab)
   end
   token = decoders.inside(self, token)
   self.texts[id] = token
   return token
 end
 
---- The text of ids, a list or a tensor. skip_special_tokens leaves out "<|endoftext|>" and the like.
+--- The text of ids, a list or a tensor. skip_special_tokens leaves out "<|endoftext|>" and the like. An id without a
+-- token is an error (the tokenizers package leaves it out; so does moth.llm.Text, which gets what a model draws).
 Tokenizer.decode = signature.method("data.Tokenizer:decode(Tensor|list ids, bool skip_special_tokens=false)",
 function(self, ids, skip)
   if moth.is_tensor(ids) then ids = ids:reshape(-1):totable() end

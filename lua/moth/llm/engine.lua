@@ -77,14 +77,17 @@ local function prompts_of(self, r)
   return list, {}
 end
 
+-- A model may have more ids than its tokenizer, which stand for nothing.
+local function bytes_of(tokenizer, id) return tokenizer:token(id) and tokenizer:bytes(id) or "" end
+
 local function top_of(tokenizer, logits, id, many)
   local log = logits:to(moth.float32):log_softmax(1)
   local top = {}
   if many > 0 then
     local best, at = moth.topk(log, math.min(many, log:size(1)))
-    for k = 1, at:size(1) do top[k] = { tokenizer:bytes(at[k]:item()), best[k]:item() } end
+    for k = 1, at:size(1) do top[k] = { bytes_of(tokenizer, at[k]:item()), best[k]:item() } end
   end
-  return { token = tokenizer:bytes(id), logprob = log[id]:item(), top = top }
+  return { token = bytes_of(tokenizer, id), logprob = log[id]:item(), top = top }
 end
 
 local APART = 11400714819 -- between the seeds of a request's choices, so that those of seed + 1 are others
