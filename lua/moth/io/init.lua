@@ -7,12 +7,14 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
+local ties = require "moth.io.ties"
 local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
 local MAX_DEPTH = 300 -- of tables in tables
 local FORMAT = 1 -- version of the files: increased when an older load cannot read them
+local WITH_VIEWS = 1.1 -- of files with views, which loads before them refuse
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
@@ -97,14 +99,38 @@ local function name_for(path, out)
 end
 
 local function pack_tensor(t, path, out)
-  local name = name_for(path, out)
-  out.names[#out.names + 1] = name
-  out.tensors[#out.tensors + 1] = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
-  local kind = "x"
-  if B.tensor_dtype(t).is_complex then -- as floats: the format has no complex128
-    kind, out.tensors[#out.tensors] = "c", ops.view_as_real(out.tensors[#out.tensors])
+  local node = { g = B.requires_grad(t) and B.is_leaf(t) or nil }
+  out.list[#out.list + 1], out.nodes[#out.nodes + 1], out.paths[#out.paths + 1] = t, node, path
+  return node
+end
+
+-- The tensors and their names, once all are known: what shares memory is written once. A node "x" ("c": complex) is a
+-- tensor of the file, i: another handle of the same; "v" ("w") is a view of one, of these sizes, strides and offset.
+local function settle(out)
+  local bases, places = ties.plan(out.list)
+  local names, handles, counts = {}, {}, {}
+  for i, node in ipairs(out.nodes) do
+    local place, t = places[i], out.list[i]
+    local k = place.base
+    if not names[k] then
+      names[k] = name_for(place.flat and out.paths[i] .. ".shared" or out.paths[place.from], out)
+      local whole = ops.contiguous(ops.to(B.alias(bases[k], false), { device = "cpu" }))
+      if B.tensor_dtype(whole).is_complex then whole = ops.view_as_real(whole) end -- the format has no complex128
+      out.names[#out.names + 1], out.tensors[#out.tensors + 1] = names[k], whole
+    end
+    local complex = B.tensor_dtype(t).is_complex
+    node.v = names[k]
+    if place.view then
+      node.k, node.w = complex and "w" or "v", place.view
+      out.format = WITH_VIEWS
+    else
+      node.k = complex and "c" or "x"
+      if not handles[t] then -- the first handle has no number
+        handles[t], counts[k] = counts[k] or 0, (counts[k] or 0) + 1
+      end
+      if handles[t] > 0 then node.i = handles[t] end
+    end
   end
-  return { k = kind, v = name, g = B.requires_grad(t) and B.is_leaf(t) or nil }
 end
 
 function pack(v, path, out, depth)
@@ -121,12 +147,23 @@ function pack(v, path, out, depth)
   error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
+local function numbers(list)
+  local digits = {}
+  for d, n in ipairs(list) do digits[d] = ("%.0f"):format(n) end
+  return "[" .. table.concat(digits, ",") .. "]"
+end
+
 -- The JSON of a packed value, with keys in a fixed order, so that equal values make equal files (cjson's order is that
 -- of its hash table).
 local function text_of(node, quote)
   local parts = { '{"k":', quote(node.k) }
   if node.v ~= nil then parts[#parts + 1] = ',"v":' .. quote(node.v) end
   if node.g ~= nil then parts[#parts + 1] = ',"g":' .. quote(node.g) end
+  if node.i ~= nil then parts[#parts + 1] = (',"i":%d'):format(node.i) end
+  if node.w then
+    local w = node.w
+    parts[#parts + 1] = (',"w":[%s,%s,%.0f]'):format(numbers(w[1]), numbers(w[2]), w[3])
+  end
   if node.a then
     local list = {}
     for i, v in ipairs(node.a) do list[i] = text_of(v, quote) end
@@ -160,12 +197,13 @@ end
 function M.save(value, path)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   if path:find("%.pth?$") then return save_pt(value, path) end
-  local out = { names = {}, tensors = {}, used = {}, seen = {} }
+  local out = { names = {}, tensors = {}, used = {}, seen = {}, list = {}, nodes = {}, paths = {}, format = 1 }
   local ok, tree = pcall(pack, value, "", out, 1)
   if not ok then check.fail("%s", tree) end
+  settle(out)
   local text = text_of(tree, json().encode)
   B.save_safetensors(path, out.names, out.tensors,
-    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(FORMAT) },
+    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(out.format) },
       { "moth.version", B.version_string }, { "moth.tree", text } }, true)
 end
 
@@ -212,14 +250,31 @@ local function unpack_table(node, from)
   return node.k == "sd" and require("moth.nn.state_dict").from(order, out) or out
 end
 
-local function unpack_tensor(node, from)
+-- A tensor of the file, made once.
+local function base_of(node, from)
+  local complex = node.k == "c" or node.k == "w"
+  local key = (complex and "c" or "x") .. tostring(node.v)
+  if from.bases[key] then return from.bases[key], key end
   local t = from.tensors[node.v]
   if not t then check.fail("[load] %s: tensor '%s' is missing", from.path, tostring(node.v)) end
-  if node.k == "c" then
+  if complex then
     if not t:is_floating_point() or t:dim() == 0 or t:size(-1) ~= 2 then damaged(from) end
     t = B.alias(ops.clone(ops.view_as_complex(t)), false)
   end
-  t = from.place and from.place(t) or t
+  from.bases[key] = from.place and from.place(t) or t
+  return from.bases[key], key
+end
+
+local function unpack_tensor(node, from)
+  local t, key = base_of(node, from)
+  if node.k == "v" or node.k == "w" then
+    local w = node.w
+    t = whole(type(w) == "table" and ties.view(t, w[1], w[2], w[3]) or nil, from)
+  elseif node.i then -- another handle of the same
+    key = key .. "\0" .. tostring(node.i)
+    t = from.bases[key] or B.alias(t, false)
+    from.bases[key] = t
+  end
   if node.g then
     if not (t:is_floating_point() or t:is_complex()) then damaged(from) end
     B.set_requires_grad(t, true)
@@ -235,7 +290,7 @@ end
 
 function unpack_value(node, from)
   local k = type(node) == "table" and node.k
-  if k == "x" or k == "c" then return unpack_tensor(node, from)
+  if k == "x" or k == "c" or k == "v" or k == "w" then return unpack_tensor(node, from)
   elseif k == "n" then return whole(tonumber(node.v), from)
   elseif k == "s" or k == "b" then
     if type(node.v) ~= (k == "s" and "string" or "boolean") then damaged(from) end
@@ -270,14 +325,14 @@ local function load_safetensors(path, place)
       .. "moth.load_safetensors its tensors alone", path)
   end
   local format = tonumber(metadata["moth.format"] or 1) -- the first files did not have it
-  if format ~= FORMAT then
+  if format ~= FORMAT and format ~= WITH_VIEWS then
     check.fail("[load] %s is of format %s, written by moth %s; this moth, %s, reads format %d\nHINT: use that moth, " ..
       "or write the tensors with its moth.save_safetensors(tensors, path), which has one format", path,
       metadata["moth.format"], metadata["moth.version"] or "of another version", B.version_string, FORMAT)
   end
   local tree, err = json().decode(metadata["moth.tree"] or "")
   if not tree then check.fail("[load] %s: %s", path, tostring(err)) end
-  return unpack_value(tree, { path = path, tensors = named, place = place })
+  return unpack_value(tree, { path = path, tensors = named, place = place, bases = {} })
 end
 
 --- Loads a file of moth.save, a safetensors file of another program (a table of tensors by name), NumPy's .npy (a
@@ -310,8 +365,19 @@ function M.save_safetensors(tensors, path, metadata)
   end
   table.sort(names)
   for i, name in ipairs(names) do
-    list[i] = ops.contiguous(ops.to(B.alias(tensors[name], false), { device = "cpu" }))
+    list[i] = tensors[name]
   end
+  local _, places = ties.plan(list)
+  local owner = {}
+  for i, place in ipairs(places) do
+    local other = owner[place.base]
+    if other then
+      check.fail("[save_safetensors] '%s' and '%s' share memory, which the format cannot tell: leave one out, or give \z
+        its clone(); moth.save keeps it", names[other], names[i])
+    end
+    owner[place.base] = i
+  end
+  for i, t in ipairs(list) do list[i] = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" })) end
   for k, v in each(metadata or {}) do pairs_list[#pairs_list + 1] = { k, tostring(v) } end
   B.save_safetensors(path, names, list, pairs_list)
 end

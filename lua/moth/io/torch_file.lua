@@ -8,6 +8,7 @@ local ffi = require "ffi"
 local bit = require "bit"
 local B = require "moth_lua"
 local Ordered = require "moth.nn.ordered"
+local ties = require "moth.io.ties"
 local each = require "moth.each"
 local ops = B.ops
 
@@ -58,11 +59,26 @@ local write
 local function write_tensor(t, path, out)
   local name = B.tensor_dtype(t).name
   if not storages[name] then error(("save: '%s': PyTorch has no file format for %s"):format(path, name), 0) end
-  local whole = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
-  out.tensors[#out.tensors + 1] = whole
-  out.put("ctorch._utils\n_rebuild_tensor_v2\n((", text "storage", "ctorch\n", storages[name], "\n",
-    text(tostring(#out.tensors - 1)), text "cpu", integer(B.numel(whole)), "tQ", integer(0), ints(B.size(whole)),
-    ints(B.stride(whole)), B.requires_grad(t) and "\136" or "\137", "ccollections\nOrderedDict\n)RtR")
+  out.put("") -- its part of the program is put here when all tensors are known
+  out.list[#out.list + 1], out.at[#out.at + 1] = t, out.count()
+end
+
+-- Fills the parts of the tensors: those that share memory share a storage of the file, as in PyTorch's own.
+local function settle(out, parts)
+  local bases, places = ties.plan(out.list)
+  for k, base in ipairs(bases) do
+    out.tensors[k] = ops.contiguous(ops.to(B.alias(base, false), { device = "cpu" }))
+  end
+  for i, t in ipairs(out.list) do
+    local k, view = places[i].base, places[i].view
+    local whole = out.tensors[k]
+    local size, stride, offset = B.size(whole), B.stride(whole), 0
+    if view then size, stride, offset = view[1], view[2], view[3] end
+    parts[out.at[i]] = table.concat { "ctorch._utils\n_rebuild_tensor_v2\n((", text "storage", "ctorch\n",
+      storages[B.tensor_dtype(t).name], "\n", text(tostring(k - 1)), text "cpu", integer(B.numel(whole)), "tQ",
+      integer(offset), ints(size), ints(stride), B.requires_grad(t) and "\136" or "\137",
+      "ccollections\nOrderedDict\n)RtR" }
+  end
 end
 
 local function write_key(key, path, out)
@@ -216,11 +232,13 @@ end
 --- Writes the file; a temporary one beside it takes its place when it is whole. An error is a string.
 function M.save(value, path)
   local parts, tensors = { "\128\2" }, {}
-  local out = { tensors = tensors, seen = {}, put = function(...)
+  local out = { tensors = tensors, list = {}, at = {}, seen = {}, count = function() return #parts end }
+  function out.put(...)
     for i = 1, select("#", ...) do parts[#parts + 1] = (select(i, ...)) end
-  end }
+  end
   write(value, "", out, 1)
   out.put(".")
+  settle(out, parts)
   local members, total = { { "data.pkl", table.concat(parts) }, { "byteorder", "little" } }, 0
   for i, t in ipairs(tensors) do
     members[#members + 1] = { "data/" .. (i - 1), t }
