@@ -1,5 +1,7 @@
 -- Generated kernels stay in their buffers, also where a part has no elements or a dimension is one.
 local moth = require "moth"
+local kernels = require "kernel.kernels"
+local lower = require "moth.compile.lower"
 require "compile.support"
 local toolchain = require "moth.utils.toolchain"
 local F = moth.nn.functional
@@ -28,6 +30,55 @@ local programs = {
   expand = function(x, d) return x:narrow(d, 1, 0):unsqueeze(1):expand(2, -1, -1), x:unsqueeze(1):expand(0, -1, -1) end,
   reduce = function(x, d) return x:narrow(d, 1, 0):sum(d), x:narrow(d, 1, 0):sum(), x:narrow(d, 1, 0):prod(1) end,
 }
+
+-- Compiles as if values without elements could be in a kernel, in which they were taken for whole ones once.
+local function planted(f)
+  local numel = lower.numel
+  lower.numel = function(shape) return math.max(1, numel(shape)) end
+  local ok, message = pcall(f)
+  lower.numel = numel
+  return ok, tostring(message)
+end
+
+describe("the check of accesses to memory", function()
+  local function rolled(x) return (x:abs() + 0.1):roll(1, 1) * 1, x:relu() end
+  local right = "%[compile%] the generated kernel of abs .*roll .*: store to result 1 %(float32 %[0, 20000%] cpu%), "
+    .. "element %d+ %(from 0%), program 0, is outside of its memory, which has 0 elements"
+
+  fused("finds a kernel that writes beside a result without elements, and nothing is written", function()
+    local x = moth.randn(1, 20000)
+    kernels.with({ MOTH_KERNEL_CHECK = "1" }, function()
+      local compiled = moth.compile(rolled, { backend = "inductor" })
+      local ok, message = planted(function() compiled(x) end)
+      assert.is_false(ok)
+      assert.matches("^[^ ]*bounds_spec.lua:%d+: " .. right, message)
+      assert.is_false((pcall(compiled, x))) -- again, by the plan that there is
+    end)
+    moth.compile.config.check = true
+    local ok, message = planted(function() moth.compile(rolled, { backend = "inductor" })(x) end)
+    moth.compile.config.check = false
+    assert.is_false(ok)
+    assert.matches(right, message)
+  end)
+
+  fused("finds nothing where kernels are right, by rows, columns and several programs", function()
+    local function f(x)
+      local y = (x * 2):exp()
+      return y:sum(1), y:sum(2), y:sum(), y:softmax(2), y:t() * 2 + y:t():contiguous(), moth.cat({ y, x }, 2) + 1
+    end
+    kernels.with({ MOTH_KERNEL_CHECK = "1" }, function()
+      local compiled = moth.compile(f, { backend = "inductor", dynamic = true })
+      local sizes = { { 3, 5 }, { 40, 3000 }, { 3000, 40 }, { 1, 200000 }, { 200000, 1 }, { 0, 3 }, { 3, 0 } }
+      for _, size in ipairs(sizes) do
+        local x = moth.rand(size)
+        local got = { compiled(x) }
+        for i, want in ipairs { f(x) } do
+          assert.is_true(moth.allclose(got[i], want, { rtol = 1e-4, equal_nan = true }))
+        end
+      end
+    end)
+  end)
+end)
 
 describe("generated kernels stay in their buffers", function()
   for name, program in pairs(programs) do

@@ -158,6 +158,28 @@ describe("a kernel on CUDA", function()
     end
   end)
 
+  it("checks accesses to memory where MOTH_KERNEL_CHECK is set", function()
+    local fails = require "fails"
+    local k = jit(function(x, out, n, BLOCK)
+      local i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+      tl.store(out + i, tl.load(x + i, { mask = i < n }) + 1, { mask = i < n })
+      tl.atomic_add(out, 1)
+    end, { constexpr = { "BLOCK" }, name = "more" })
+    require("kernel.kernels").with({ MOTH_KERNEL_CHECK = "1" }, function()
+      local x, out = moth.zeros(100):cuda(), moth.zeros(100):cuda()
+      k{ 7 }(x, out, 100, { BLOCK = 16 })
+      assert.equal(107, out:sum():item())
+      fails("cuda_spec.lua:%d+: %[kernel%] more, program %(6, 0, 0%): store to out%[99%] is outside of the tensor "
+        .. "%[99%]", k{ 7 }, x, out:narrow(1, 1, 99), 100, { BLOCK = 16 })
+      fails("load of x%[%d+%] is outside of the tensor %[0%]: it has no elements", k{ 1 }, moth.zeros(0):cuda(), out, 9,
+        { BLOCK = 16 })
+    end)
+    local x, out = moth.ones(8):cuda(), moth.zeros(8):cuda()
+    x:untyped_storage():resize_(0)
+    k{ 0 }(x, out, 8, { BLOCK = 16 })
+    fails("was released by resize_%(0%)", k{ 1 }, x, out, 8, { BLOCK = 16 })
+  end)
+
   it("says what a GPU has not", function()
     local fails = require "fails"
     local x = moth.zeros(8):cuda()

@@ -1,7 +1,9 @@
 -- Programs of the tile IR as C, for gcc and clang. The file exports
 --   void moth_kernel(MothSlot *args, long begin, long end)     programs begin to end - 1 of the grid (a MothRange)
 -- args: the kernel's arguments (pointers and numbers, 8 bytes each), then the grid, three integers, then a place for
--- "no memory": 1 is written there where blocks find no memory.
+-- "no memory": 1 is written there where blocks find no memory. Where accesses are checked, there follow, for each
+-- argument, how many elements its buffer has, and four integers for the first access outside of one (M.fault of
+-- tile_print.lua), the first of which is 0 before.
 local print_ = require "moth.codegen.tile_print"
 local tile = require "moth.codegen.tile"
 
@@ -71,8 +73,26 @@ end
 
 M.bounded = true
 
+--- What Printer:inside needs.
+M.inside = [[
+static __attribute__((noinline, cold)) int moth_outside(MothSlot *out, long long which, long long offset,
+    long long site, long long program) {
+  long long none = 0;
+  if (__atomic_compare_exchange_n(&out[0].i, &none, which, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    out[1].i = offset;
+    out[2].i = site;
+    out[3].i = program;
+  }
+  return 0;
+}
+#define MOTH_IN(argument, offset, which, site) ((unsigned long long)(offset) < \
+  (unsigned long long)moth_reach[argument].i || moth_outside(moth_out, which, offset, site, moth_program))
+]]
+
 function M.barrier() end
-function M.turn() end
+function M.turn(p) -- a loop that waits for what it reads might not end
+  if p.checked then p:put("if (moth_out->i) return;") end
+end
 function M.scalar_load() return false end
 
 function M.param(_, s) return ("a[%d].%s"):format(s.index, s.d.is_float and "d" or "i") end
@@ -366,8 +386,13 @@ function M.functions(p, prog, body, name)
   local function put(text, ...) parts[#parts + 1] = select("#", ...) > 0 and text:format(...) or text end
   local axes = prog.flat and 1 or 3 -- flat: the grid has one dimension
   local more = axes == 3 and ", long long pid1, long long pid2" or ""
-  put("static inline __attribute__((always_inline)) void %s_program(const MothSlot *a, long long pid0%s,", name, more)
+  local inline = p.checked and "" or " inline __attribute__((always_inline))"
+  put("static%s void %s_program(%sMothSlot *a, long long pid0%s,", inline, name, p.checked and "" or "const ", more)
   put("    long long programs0, long long programs1, long long programs2, char *heap, const double moth_one) {")
+  if p.checked then
+    put("  const MothSlot *moth_reach = a + %d;\n  MothSlot *moth_out = a + %d;", n + 4, n * 2 + 4)
+    put("  const long long moth_program = pid0%s;", axes == 3 and " + programs0 * (pid1 + programs1 * pid2)" or "")
+  end
   put("  (void)a, (void)pid0, (void)programs0, (void)programs1, (void)programs2, (void)heap, (void)moth_one;")
   if axes == 3 then put("  (void)pid1, (void)pid2;") end
   local alone = {}

@@ -7,6 +7,20 @@ local tile = require "moth.codegen.tile"
 
 local M = {}
 
+--- What Printer:inside needs.
+M.inside = [[
+__device__ inline int moth_outside(long long *out, long long which, long long offset, long long site) {
+  if (atomicCAS((unsigned long long *)out, 0ULL, (unsigned long long)which) == 0) {
+    out[1] = offset;
+    out[2] = site;
+    out[3] = blockIdx.x;
+  }
+  return 0;
+}
+#define MOTH_IN(argument, offset, which, site) ((unsigned long long)(offset) < (unsigned long long)reach##argument \
+  || moth_outside(moth_out, which, offset, site))
+]]
+
 local function sync(p) p:put("__syncthreads();") end
 
 local function alloc(p, bytes)
@@ -355,6 +369,10 @@ function M.file(p, o, formulas, body)
     end
   end
   for axis = 0, 2 do list[#list + 1] = "long long programs" .. axis end
+  for i, param in ipairs(p.checked and prog.params or {}) do
+    if param.pointer then list[#list + 1] = "long long reach" .. i - 1 end
+  end
+  if p.checked then list[#list + 1] = "long long *moth_out" end
   put("extern \"C\" __global__ void __launch_bounds__(%d) moth_kernel(%s) {", p.threads, table.concat(list, ", "))
   if p.shared then put("  extern __shared__ __align__(16) char moth_shared[];") end
   put("  const long long pid0 = blockIdx.x % programs0, pid1 = blockIdx.x / programs0 % programs1;")

@@ -100,6 +100,30 @@ function Printer:apply(n, list)
   return ("%s(%s)"):format(self:formula(n.name, d), table.concat(list, ", "))
 end
 
+local accesses = { "load of", "store to", "atomic on" }
+local access_number = { ["load of"] = 0, ["store to"] = 1, ["atomic on"] = 2 }
+
+--- Of a program whose accesses are checked (o.checked of M.body): the text of whether an offset of statement s lies in
+-- its buffer. If it does not, the launch notes the first such access, as M.fault reads it. The buffer has as many
+-- elements as the argument `reach` of its pointer says.
+function Printer:inside(s, offset, what)
+  self:helper("inside", self.dialect.inside)
+  local place = s.place or self.last_place or ""
+  if not self.sites[place] then
+    table.insert(self.sites, place)
+    self.sites[place] = #self.sites
+  end
+  return ("MOTH_IN(%d, %s, %d, %d)"):format(s.root, offset, s.root * #accesses + access_number[what] + 1,
+    self.sites[place])
+end
+
+--- What is noted of an access outside of its buffer, { which, offset, site, program }: the number of the pointer among
+-- the parameters, from 1, what was done ("load of") and where the statement stands. sites: of the printer.
+function M.fault(noted, sites)
+  local which = noted[1] - 1
+  return math.floor(which / #accesses) + 1, accesses[which % #accesses + 1], sites[noted[3]]
+end
+
 --- The text of an element in memory as a value; of a value as what is stored.
 function Printer:read_memory(text, d)
   if d.form ~= 0 then
@@ -194,7 +218,9 @@ function Printer:value(n, list)
     return list[1] == "1" and list[2] or ("%s ? %s : %s"):format(list[1], list[2], list[3])
   end
   if n.op == "load" then
-    local text = self:read_memory(("p%d[%s]"):format(n.root, list[1]), n.d)
+    local text = ("p%d[%s]"):format(n.root, list[1])
+    if self.checked then text = ("(%s ? %s : 0)"):format(self:inside(n, list[1], "load of"), text) end
+    text = self:read_memory(text, n.d)
     return list[2] and list[2] ~= "1" and ("%s ? %s : %s"):format(list[2], text, list[3]) or text
   end
   error("a tile program has the value '" .. n.op .. "' where there can be none", 0)
@@ -362,7 +388,9 @@ local function effect_of(p, s, x, idx)
   if x.op == "cast" and x.d == s.d and x.d.form ~= 0 and x[1].d.name == "float32" then x = x[1] end
   local value = p:element(x, idx)
   local mask = s[3] and p:element(s[3], idx)
-  return ("%sp%d[%s] = %s;"):format(mask and mask ~= "1" and ("if (%s) "):format(mask) or "", s.root, offset,
+  local condition = mask ~= "1" and mask or nil
+  if p.checked then condition = (condition and condition .. " && " or "") .. p:inside(s, offset, "store to") end
+  return ("%sp%d[%s] = %s;"):format(condition and ("if (%s) "):format(condition) or "", s.root, offset,
     p:write_memory(value, s.d))
 end
 
@@ -434,6 +462,7 @@ function statements.atomic(p, s)
     local compare = s.kind == "cas" and p:element(s.mask and s[4] or s[3], idx)
     local call = ("%s(p%d + %s, %s%s)"):format(p.dialect.atomic(p, s.kind, s.d), s.root, offset,
       compare and compare .. ", " or "", value)
+    if p.checked then call = ("(%s ? %s : 0)"):format(p:inside(s, offset, "atomic on"), call) end
     if mask then call = ("%s ? %s : 0"):format(mask, call) end
     p:effect(("%s = %s;"):format(result or ("v%d[%s]"):format(s.id, M.flat(s.shape, idx)), call))
   end, { once = #s.shape == 0 })
@@ -518,10 +547,10 @@ function Printer:list(list)
 end
 
 --- The statements of a prepared program, as the printer that wrote them and their text. o: prog, dialect, formulas (a
--- reader), texts (of files of kernels/).
+-- reader), texts (of files of kernels/), checked (whether each access to memory is: Printer:inside).
 function M.body(o)
   local p = setmetatable({ prog = o.prog, dialect = o.dialect, formulas = o.formulas, used = {}, uses = {}, out = {},
-    indent = 1, helpers = {}, helper_order = {}, threads = o.threads }, Printer)
+    indent = 1, helpers = {}, helper_order = {}, threads = o.threads, checked = o.checked, sites = {} }, Printer)
   p.loop = { memo = {}, lines = { [0] = {} }, level = {}, count = 0, shape = {}, filling = {}, holds = {} }
   local vars = {}
   local function find(list)
@@ -572,10 +601,10 @@ function M.needs(printers, formulas)
   return table.concat(parts, "\n")
 end
 
---- The file of a prepared program; o as for body.
+--- The file of a prepared program, and the printer's sites; o as for body.
 function M.print(o)
   local p, body = M.body(o)
-  return o.dialect.file(p, o, M.needs({ p }, o.formulas), body)
+  return o.dialect.file(p, o, M.needs({ p }, o.formulas), body), p.sites
 end
 
 --- Adds a function that the text needs, once.

@@ -120,6 +120,7 @@ void moth_plan_release(MothPlan *p) {
       free(s->launches[k].numbers);
     }
     free(s->launches);
+    free(s->text);
     if (s->library)
       dlclose(s->library);
   }
@@ -219,7 +220,9 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
                            .grain = from->grain,
                            .slots_at = p->nslots,
                            .nslots = from->nslots,
-                           .nnumbers = from->nnumbers};
+                           .nnumbers = from->nnumbers,
+                           .reach = from->reach,
+                           .outside = from->outside};
   to->at = malloc(sizeof *to->at * ((size_t)nat + 1));
   to->numbers = malloc(sizeof *to->numbers * ((size_t)from->nnumbers + 1));
   uint64_t *slots = realloc(p->slots, sizeof *slots * ((size_t)p->nslots + from->nslots + 1));
@@ -239,9 +242,12 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
   }
   for (uint32_t i = 0; i < nat; i++) {
     to->at[i] = from->at[i];
-    if (from->at[i] >= (int32_t)from->nslots)
-      return moth_fail(MOTH_ERR_VALUE, "plan: slot %d of %u", from->at[i], from->nslots);
+    int64_t last = from->at[i] < 0 ? from->at[i] : from->at[i] + (int64_t)from->reach;
+    if (last >= (int64_t)from->nslots)
+      return moth_fail(MOTH_ERR_VALUE, "plan: slot %lld of %u", (long long)last, from->nslots);
   }
+  if (from->reach && from->outside + 4 > from->nslots)
+    return moth_fail(MOTH_ERR_VALUE, "plan: slot %u of %u", from->outside + 3, from->nslots);
   return MOTH_OK;
 }
 
@@ -253,6 +259,8 @@ MothStatus moth_plan_add_kernel(MothPlan *p, const MothPlanKernel *k) {
   s->call = UINT32_MAX;
   s->in_place = k->in_place;
   s->ncalls = k->nnodes;
+  if (k->text && !(s->text = strdup(k->text)))
+    return no_memory();
   for (uint32_t i = 0; i < k->nnodes; i++) {
     MOTH_TRY(take_node(p, k->nodes[i], &number));
     if (p->nodes[number] < s->call)

@@ -31,6 +31,9 @@ typedef struct MothPlanLaunch {
       at; /* for each result, operand and temporary of the kernel the slot of its address; -1: none */
   const struct MothPlanNumber *numbers; /* slots that have numbers of the graph */
   uint32_t nnumbers;
+  /* Of code that checks its accesses to memory: how far behind the slot of an address the one is that gets the number of
+   * elements there (0: it does not check), and the first of the four slots of src/codegen/tile_c.lua that it sets. */
+  uint32_t reach, outside;
 } MothPlanLaunch;
 
 typedef struct MothPlanNumber {
@@ -51,6 +54,7 @@ typedef struct MothPlanKernel {
   /* Element i of an operand is read for the last time before element i of a result is written, by the same iteration: a
    * row-major result may lie where a row-major operand of its size and itemsize is. */
   bool in_place;
+  const char *text; /* what it is called in errors; copied; NULL: none */
 } MothPlanKernel;
 
 /* The plan of g, which it retains, without steps; for the sizes of g, which are pinned, as are numbers that it cannot follow

@@ -264,7 +264,42 @@ static char *address_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) 
                   : (char *)f->arena.data + v->offset; /* a temporary */
 }
 
-static void run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
+/* How many elements generated code may touch from the address of a value on: those that its sizes and strides reach over,
+ * as far as there is memory. */
+static int64_t reach_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) {
+  const MothTensor *t = f->values[id];
+  if (!t)
+    return p->values[id].bytes / 8; /* a temporary, of float64 or int64 */
+  if (!t->numel)
+    return 0;
+  int64_t last = 0, bytes = t->data ? moth_storage_nbytes(t) : 0;
+  for (int d = 0; d < t->ndim; d++)
+    last += (t->shape[d] - 1) * t->stride[d];
+  int64_t there = (bytes - (t->data - (char *)t->storage->data)) / moth_itemsize(t);
+  return last < there ? last + 1 : there < 0 ? 0 : there;
+}
+
+static MothStatus outside(const MothPlan *p, const MothPlanStep *s, const MothPlanFrame *f,
+                          const MothPlanLaunched *l, const uint64_t *slots) {
+  static const char *const done[] = {"load of", "store to", "atomic on"};
+  uint64_t which = slots[l->outside] - 1;
+  uint32_t i = 0, n = s->nresults + s->nreads;
+  while (i < n && l->at[i] != (int32_t)(which / 3) + 1) /* the first slot is the kernel's number */
+    i++;
+  const MothTensor *t = i < n ? f->values[s->values[i]] : NULL;
+  char buf[256];
+  return moth_fail(
+      MOTH_ERR_STATE,
+      "[compile] the generated kernel of %s: %s %s %u (%s), element %lld (from 0), program %lld, "
+      "is "
+      "outside of its memory, which has %lld elements; this is a mistake of moth, please report it",
+      s->text ? s->text : "?", done[which % 3], i < s->nresults ? "result" : "operand",
+      i < s->nresults ? i + 1 : i - s->nresults + 1,
+      t ? moth_tensor_format(t, buf, sizeof buf) : "a temporary", (long long)slots[l->outside + 1],
+      (long long)slots[l->outside + 3], (long long)(i < n ? reach_of(p, f, s->values[i]) : 0));
+}
+
+static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
   uint32_t n = s->nresults + s->nreads;
   for (uint32_t k = 0; k < s->nlaunches; k++) {
     const MothPlanLaunched *l = &s->launches[k];
@@ -272,6 +307,12 @@ static void run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame
     for (uint32_t i = 0; i < n; i++)
       if (l->at[i] >= 0)
         slots[l->at[i]] = (uint64_t)(uintptr_t)address_of(p, f, s->values[i]);
+    if (l->reach) {
+      slots[l->outside] = 0;
+      for (uint32_t i = 0; i < n; i++)
+        if (l->at[i] >= 0)
+          slots[(uint32_t)l->at[i] + l->reach] = (uint64_t)reach_of(p, f, s->values[i]);
+    }
     for (uint32_t i = 0; i < l->nnumbers && f->numbers; i++) {
       MothValue v = f->numbers[l->numbers[i].number - 1];
       double d = moth_as_double(v);
@@ -280,7 +321,10 @@ static void run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame
              sizeof *slots);
     }
     moth_parallel_for(l->n, l->grain, l->fn, slots);
+    if (l->reach && slots[l->outside])
+      return outside(p, s, f, l, slots);
   }
+  return MOTH_OK;
 }
 
 enum { MOST_ADDRESSES = 256 };
@@ -295,6 +339,7 @@ static MothStatus run_blocks(const MothPlan *p, const MothPlanStep *s, MothPlanF
 
 static MothStatus run_step(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
   const volatile sig_atomic_t *outer;
+  MothStatus status, stopped;
   switch ((MothPlanStepKind)s->kind) {
   case MOTH_STEP_DIRECT:
     MOTH_TRY(make_fresh(p, f, s));
@@ -308,11 +353,9 @@ static MothStatus run_step(const MothPlan *p, const MothPlanStep *s, MothPlanFra
   case MOTH_STEP_LAUNCHES:
     MOTH_TRY(make_fresh(p, f, s));
     outer = moth_stoppable_begin();
-    if (s->kind == MOTH_STEP_BLOCKS)
-      run_blocks(p, s, f);
-    else
-      run_launches(p, s, f);
-    return moth_stoppable_end(outer);
+    status = s->kind == MOTH_STEP_BLOCKS ? run_blocks(p, s, f) : run_launches(p, s, f);
+    stopped = moth_stoppable_end(outer);
+    return stopped ? stopped : status;
   }
   return MOTH_OK;
 }

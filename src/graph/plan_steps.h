@@ -61,7 +61,7 @@ typedef struct MothPlanLaunched {
   uint32_t slots_at, nslots; /* in p->slots and in a frame's */
   int32_t *at;
   MothPlanNumber *numbers;
-  uint32_t nnumbers;
+  uint32_t nnumbers, reach, outside;
 } MothPlanLaunched;
 
 typedef struct MothPlanStep {
@@ -77,6 +77,7 @@ typedef struct MothPlanStep {
   uint32_t nlaunches;
   uint32_t ncalls;
   void *library; /* from dlopen */
+  char *text;    /* of launches: MothPlanKernel.text */
 } MothPlanStep;
 
 /* A buffer with memory of its own, from the step that writes it first to the last one that reads it. */

@@ -95,6 +95,8 @@ static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
   lua_getfield(L, idx, "slots");
   const char *slots = moth_lua_bytes(L, lua_gettop(L), &bytes);
   l.nslots = (uint32_t)(bytes / sizeof(uint64_t));
+  l.reach = (uint32_t)integer_field(L, idx, "reach", 0);
+  l.outside = (uint32_t)integer_field(L, idx, "outside", 0);
   uint64_t *copy = lua_newuserdata(L, bytes + 8);
   memcpy(copy, slots, bytes);
   l.slots = copy;
@@ -126,7 +128,7 @@ static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
 
 /* The table at idx: { nodes = ids, results = values, operands = values, temporaries = bytes of each, in_place =, launches = {
  * { fn = address, n =, grain =, slots = their bytes, at = slots from 0 (-1: none) of results, operands and temporaries,
- * numbers = { { slot =, number =, is_float = }, … } }, … } }. */
+ * numbers = { { slot =, number =, is_float = }, … }, reach =, outside = as in MothPlanLaunch }, … }, text = its name }. */
 static MothStatus add_kernel(lua_State *L, MothPlan *p, const MothGraph *g, int idx) {
   MothPlanKernel k = {0};
   luaL_checkstack(L, 64, "plan");
@@ -152,6 +154,8 @@ static MothStatus add_kernel(lua_State *L, MothPlan *p, const MothGraph *g, int 
   k.temporaries = bytes;
   lua_getfield(L, idx, "in_place");
   k.in_place = lua_toboolean(L, -1);
+  lua_getfield(L, idx, "text");
+  k.text = lua_tostring(L, -1);
   k.nlaunches = field_list(L, idx, "launches");
   int list = lua_gettop(L);
   MothPlanLaunch *launches = lua_newuserdata(L, sizeof *launches * ((size_t)k.nlaunches + 1));

@@ -379,6 +379,14 @@ static int b_bump_version(lua_State *L) {
   ++*moth_version_of(only_tensor(L));
   return 0;
 }
+/* Raises the error of a tensor whose memory was released; after it, data_ptr is right. For what reads memory without an
+ * op. */
+static int b_check_memory(lua_State *L) {
+  MothTensor *t = only_tensor(L);
+  if (__builtin_expect(moth_released_storages != 0, 0))
+    return moth_lua_done(L, moth_tensor_check_memory(t));
+  return 0;
+}
 /* A null pointer of a fake tensor would reach C functions through the FFI. */
 static int b_data_ptr(lua_State *L) {
   MothTensor *t = only_tensor(L);
@@ -695,6 +703,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"itemsize", b_itemsize},
                                  {"version", b_version},
                                  {"bump_version", b_bump_version},
+                                 {"check_memory", b_check_memory},
                                  {"data_ptr", b_data_ptr},
                                  {"storage_id", b_storage_id},
                                  {"storage_ptr", b_storage_ptr},

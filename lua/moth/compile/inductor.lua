@@ -175,9 +175,10 @@ end
 -- The steps of a graph's calls, and the programs of those that are fused.
 local function programs_of(calls, outputs)
   local steps, programs = fuse.steps(calls, outputs), {}
+  local checked = native.checked() or require("moth.compile").config.check
   for _, step in ipairs(steps) do
     if step.fused then
-      step.kernel = schedule.kernel(step)
+      step.kernel = schedule.kernel(step, checked)
       programs[#programs + 1] = step.kernel
     end
   end

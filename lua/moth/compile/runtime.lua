@@ -10,7 +10,9 @@
 --       launches = { { fn = address of a MothKernelRange, n =, grain = what moth_parallel_for gets,
 --                      slots = bytes of its MothKernelSlots,
 --                      at = { the slot, from 0, of the address of each result, operand and temporary, or -1 },
---                      numbers = { { slot =, number = index of a number of the graph, is_float = }, … } }, … } }
+--                      numbers = { { slot =, number = index of a number of the graph, is_float = }, … },
+--                      reach =, outside = where it checks its accesses: of MothPlanLaunch; else 0 }, … },
+--       text = what is fused }
 --
 -- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
 local ffi = require "ffi"
@@ -25,9 +27,12 @@ local Slots = ffi.typeof("MothKernelSlot[?]")
 function M.launch(step)
   local k = step.kernel
   local n = #k.args
-  local slots = Slots(n + 5) -- which kernel, the arguments, the grid, a place for "no memory"
+  -- Which kernel, the arguments, the grid, a place for "no memory", and what src/codegen/tile_c.lua says.
+  local nslots = k.checked and n * 2 + 9 or n + 5
+  local slots = Slots(nslots)
   slots[0].i = k.number
-  local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false }
+  local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false,
+    text = k.text }
   local into = {}
   for _, call in ipairs(step.calls) do
     if not call.moved then out.nodes[#out.nodes + 1] = call.node end
@@ -60,7 +65,8 @@ function M.launch(step)
   slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
   local function launch(programs)
     return { fn = tonumber(ffi.cast("intptr_t", k.call)), n = programs, grain = k.grain,
-      slots = ffi.string(slots, (n + 5) * 8), at = addresses, numbers = numbers }
+      slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, reach = k.checked and n + 4 or 0,
+      outside = k.checked and n * 2 + 5 or 0 }
   end
   out.launches = { launch(k.grid) }
   if k.second then

@@ -145,7 +145,7 @@ local known, count, MOST = {}, 0, 4096 -- programs by signature
 -- A program for other values: those of `refs`.
 local function instance(base, refs, text)
   local k = { base = base, args = {}, text = text, grid = base.grid, second = base.second, phase = base.phase,
-    work = base.work, in_place = base.in_place }
+    work = base.work, in_place = base.in_place, checked = base.checked }
   for i, a in ipairs(base.args) do
     k.args[i] = not a.at and a or a.is_value and { value = refs[a.at] } or { number = refs[a.at], float = a.float }
   end
@@ -184,13 +184,19 @@ function M.program(group)
 end
 
 --- The program of a group as M.program gives it, with `base` in the place of `prog`: what groups that differ in their
--- values alone share. While code is logged, each group has its own.
-function M.kernel(group)
-  if toolchain.logs("output_code") then return M.program(group) end -- shows programs that are not compiled yet
+-- values alone share. While code is logged, each group has its own. checked: accesses to memory are.
+function M.kernel(group, checked)
+  if toolchain.logs("output_code") then -- shows programs that are not compiled yet
+    local k = M.program(group)
+    k.checked = checked
+    return k
+  end
   local sig, refs, place = signature(group)
+  if checked then sig = sig .. " checked" end
   local base = known[sig]
   if not base then
     base = M.program(group)
+    base.checked = checked
     for i, a in ipairs(base.args) do -- it holds no values of this graph
       local at = place[a.value or is_number(a.number) and a.number or 0]
       if at then base.args[i] = { at = at, is_value = a.value ~= nil, float = a.float } end

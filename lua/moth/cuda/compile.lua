@@ -164,7 +164,9 @@ function Kernel:launch(grid, block, shared, ...)
     check.fail("[cuda.compile] %s takes %d arguments, got %d", self.name, n, select("#", ...))
   end
   for i = 1, n do
-    packed[i] = bytes(self, i, params and params[i] or { text = "?", type = "?" }, (select(i, ...)), device)
+    local v = (select(i, ...))
+    if gx * gy * gz > 0 and B.is_tensor(v) then B.check_memory(v) end
+    packed[i] = bytes(self, i, params and params[i] or { text = "?", type = "?" }, v, device)
   end
   C.launch(self.program, self.i, device, gx, gy, gz, bx, by, bz, shared or 0, unpack(packed, 1, n))
 end

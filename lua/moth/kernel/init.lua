@@ -238,12 +238,13 @@ local function still(captures)
 end
 
 local function interpreted() return (os.getenv("MOTH_KERNEL_INTERPRET") or "0") == "1" end
+local checked = require("moth.kernel.native").checked
 
 local warned -- that there is no compiler
 
 -- The compiled variant for values, of a kind: "cpu", "cuda" or "interpret".
 local function variant(self, kind, key, values, shared, options)
-  key = kind .. " " .. key
+  key = kind .. (checked() and " checked " or " ") .. key
   local list = self.variants[key]
   for _, one in ipairs(list or {}) do
     if still(one.captures) then return one end
@@ -366,6 +367,9 @@ end
 -- Runs a variant. What it writes to is newer then, so that backward does not take it for what was saved before.
 local function run(self, made, values, gx, gy, gz)
   if gx * gy * gz > 0 then
+    for i, p in ipairs(made.prog.params) do
+      if p.pointer then B.check_memory(values[i]) end
+    end
     if made.any_order and (made.kind == "cuda" or made.kind == "cpu" and gx * gy * gz > 1) then
       deterministic.refuse("kernel " .. self.name, made.any_order .. " by programs that run in any order; let each "
         .. "program write its own sum, and add these")
@@ -387,7 +391,7 @@ function Kernel:launch(spec, ...)
   local values = arguments(self, select("#", ...), ...)
   local last = self.last
   if last and o.device == nil and o.num_warps == last.num_warps and interpreted() == last.interpreted
-    and fits(self, last, values) then
+    and checked() == last.checked and fits(self, last, values) then
     local gx, gy, gz = sizes(self, o.grid, values)
     return run(self, last.made, values, gx, gy, gz)
   end
@@ -405,7 +409,7 @@ function Kernel:launch(spec, ...)
   self.last = nil
   if not shared then
     self.last = remember(self, values, made)
-    self.last.num_warps, self.last.interpreted = o.num_warps, interpreted()
+    self.last.num_warps, self.last.interpreted, self.last.checked = o.num_warps, interpreted(), checked()
   end
   local gx, gy, gz = sizes(self, o.grid, values)
   return run(self, made, values, gx, gy, gz)

@@ -5,6 +5,7 @@ local ffi = require "ffi"
 local bit = require "bit"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local native = require "moth.kernel.native"
 local tile = require "moth.codegen.tile"
 
 local M = {}
@@ -206,12 +207,9 @@ local function to_half(v)
   return sign + (e + 14) * 1024 + (m * 2048 - 1024)
 end
 
--- An argument of the launch: its memory, and how far it reaches on both sides of its first element.
+-- An argument of the launch: its memory, and how many elements of it there are from its first one on.
 local function memory(x, d)
-  local hi, empty = 0, B.numel(x) == 0
-  for k = 1, B.dim(x) do hi = hi + (B.size(x, k) - 1) * B.stride(x, k) end
-  local data = ffi.cast(pointers[d.name], B.data_ptr(x) or 0)
-  return { data = data, last = empty and -1 or hi, d = d, x = x }
+  return { data = ffi.cast(pointers[d.name], B.data_ptr(x)), reach = native.reach(x), d = d, x = x }
 end
 
 local function get(m, at)
@@ -247,11 +245,8 @@ M.Error = { __tostring = function(e) return e.text end }
 
 function Run:reach(s, offset, element, what)
   local m = self.memory[s.root]
-  if offset < 0 or offset > m.last then
-    local name = self.prog.params[s.root + 1].name
-    self:fail(s, "%s %s[%.0f], element %d of the block, is outside of the tensor %s: its elements reach from 0 to \z
-      %.0f%s",
-      what, name, offset, element, tile.shape_text(self.shapes[s.root]), m.last,
+  if offset < 0 or offset >= m.reach then
+    self:fail(s, "%s%s", native.outside_text(what, self.prog.params[s.root + 1].name, offset, element, m.x),
       (s.op == "load" and s[2] or s.op == "store" and s[3] or s.mask == true) and "; the mask is true there"
         or "; give a mask")
   end
@@ -460,11 +455,10 @@ end
 --- Prepares a program for running: { run(values, gx, gy, gz) }.
 function M.compile(prog)
   local function run(values, gx, gy, gz)
-    local r = setmetatable({ prog = prog, values = values, memory = {}, shapes = {}, grid = { [0] = gx, gy, gz } }, Run)
+    local r = setmetatable({ prog = prog, values = values, memory = {}, grid = { [0] = gx, gy, gz } }, Run)
     for i, p in ipairs(prog.params) do
       if p.pointer then
-        r.memory[i - 1], r.shapes[i - 1] = memory(values[i], p.d), {}
-        for k = 1, B.dim(values[i]) do r.shapes[i - 1][k] = B.size(values[i], k) end
+        r.memory[i - 1] = memory(values[i], p.d)
       end
     end
     for z = 0, gz - 1 do

@@ -7,6 +7,7 @@ local each = require "moth.each"
 local formulas = require "moth.codegen.formulas"
 local plan = require "moth.codegen.tile_plan"
 local printer = require "moth.codegen.tile_print"
+local tile = require "moth.codegen.tile"
 local texts = require "moth.codegen.texts"
 local toolchain = require "moth.utils.toolchain"
 
@@ -23,10 +24,39 @@ ffi.cdef "void moth_kernel(MothKernelSlot *args, int64_t begin, int64_t end);"
 local C = ffi.load("libmoth.so")
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
---- The C text of a program.
+--- Whether kernels check each access to memory, which MOTH_KERNEL_CHECK says.
+function M.checked() return (os.getenv "MOTH_KERNEL_CHECK" or "0") ~= "0" end
+
+--- The C text of a program, and the places of its accesses where these are checked (printer.fault).
 function M.source(prog)
   plan.prepare(prog)
-  return printer.print { prog = prog, dialect = dialect, formulas = M.reader, texts = texts }
+  return printer.print { prog = prog, dialect = dialect, formulas = M.reader, texts = texts, checked = M.checked() }
+end
+
+--- How many elements of its memory a tensor reaches over, from its first one on; none where that memory was released.
+function M.reach(x)
+  if B.numel(x) == 0 then return 0 end
+  local last = 0
+  for k = 1, B.dim(x) do last = last + (B.size(x, k) - 1) * B.stride(x, k) end
+  return math.max(0, math.min(last + 1, B.storage_nbytes(x) / B.itemsize(x) - B.storage_offset(x)))
+end
+
+--- What an access outside of a tensor is told by. element: of a block, if it is known.
+function M.outside_text(what, name, offset, element, x)
+  local shape, reach = {}, M.reach(x)
+  for k = 1, B.dim(x) do shape[k] = B.size(x, k) end
+  return ("%s %s[%.0f]%s is outside of the tensor %s: %s"):format(what, name, offset,
+    element and (", element %d of the block,"):format(element) or "", tile.shape_text(shape),
+    reach > 0 and ("its elements reach from 0 to %.0f"):format(reach - 1) or "it has no elements")
+end
+
+--- Raises the error of an access outside of its tensor. noted: as printer.fault gets it; nx, ny: of the grid.
+function M.outside(prog, noted, sites, values, nx, ny)
+  local i, what, place = printer.fault(noted, sites)
+  local program = noted[4]
+  error(("%s[kernel] %s, program (%d, %d, %d): %s; there must be a mask that is false there"):format(
+    place ~= "" and place .. ": " or "", prog.name, program % nx, math.floor(program / nx) % ny,
+    math.floor(program / nx / ny), M.outside_text(what, prog.params[i].name, noted[2], nil, values[i])), 0)
 end
 
 local LIMIT = 256 * 2 ^ 20 -- bytes of compiled kernels that are kept
@@ -103,7 +133,8 @@ local function stripped(text) return (text:gsub("/%*.-%*/", "")) end
 -- Names end in @, which is replaced by the program's number.
 local function printed(k)
   plan.prepare(k.prog, true, true)
-  local p, body = printer.body { prog = k.prog, dialect = dialect, formulas = M.reader, texts = texts }
+  local p, body = printer.body { prog = k.prog, dialect = dialect, formulas = M.reader, texts = texts,
+    checked = k.checked }
   return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
 end
 
@@ -140,16 +171,16 @@ end
 --- The compiler's flags: flags(toolchain.cc(), quick).
 M.flags = flags
 
---- Compiles programs, { prog, text = a comment, work = elements of one, base = a program that several are equal to, or
--- nil }, in one file, but those that there are already: each gets `call`, a function of a range of programs, whose
--- arguments begin with `number`, and `grain`, how many programs are worth a thread. A base loses its `prog`. Returns
--- the number of new ones; nil and a message where the compiler fails.
+--- Compiles programs, { prog, text = a comment, work = elements of one, checked = whether accesses are checked, base =
+-- a program that several are equal to, or nil }, in one file, but those that there are already: each gets `call`, a
+-- function of a range of programs, whose arguments begin with `number`, and `grain`, how many programs are worth a
+-- thread. A base loses its `prog`. Returns the number of new ones; nil and a message where the compiler fails.
 function M.programs(list, cc)
   local new, printers, parts, cases = {}, {}, {}, {}
   for _, k in ipairs(list) do
     local base = k.base or k
     if not base.key then
-      base.printer, base.code = printed { prog = base.prog, text = k.text }
+      base.printer, base.code = printed { prog = base.prog, text = k.text, checked = k.checked }
       base.key = B.sha256(stripped(base.code))
     end
     k.kernel = loaded[base.key] or new[base.key]
@@ -183,14 +214,14 @@ end
 
 --- Compiles a program: { run(values, grid), source }; nil where there is no compiler.
 function M.compile(prog)
-  local cc = toolchain.cc()
+  local cc, checked = toolchain.cc(), M.checked()
   if not cc then return nil end
-  local source = M.source(prog)
+  local source, sites = M.source(prog)
   if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
   local lib, message = M.library(source, cc)
   if not lib then check.fail("[kernel] %s: the C compiler failed: %s", prog.name, message) end
   local fn, n = lib.moth_kernel, #prog.params
-  local call, slots = ffi.cast("MothKernelRange", fn), Slots(n + 4)
+  local call, slots = ffi.cast("MothKernelRange", fn), Slots(checked and n * 2 + 8 or n + 4)
   local params = prog.params
   local biggest = prog.biggest or 1
   local grain = math.max(1, math.floor(32768 / biggest))
@@ -199,7 +230,8 @@ function M.compile(prog)
     for i = 1, n do
       local p = params[i]
       if p.pointer then
-        slots[i - 1].p = B.data_ptr(values[i])
+        slots[i - 1].p = B.data_ptr(values[i]) or 0
+        if checked then slots[n + 3 + i].i = M.reach(values[i]) end
       elseif p.float then
         slots[i - 1].d = values[i]
       elseif p.integer then
@@ -207,8 +239,15 @@ function M.compile(prog)
       end
     end
     slots[n].i, slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = gx, gy, gz, 0
+    local out = n * 2 + 4
+    if checked then slots[out].i = 0 end
     if not C.moth_parallel_for_launch(gx * gy * gz, grain, call, slots) then
       B.ops.empty({ 0 }) -- raises "interrupted"
+    end
+    if checked and slots[out].i ~= 0 then
+      local noted = {}
+      for i = 1, 4 do noted[i] = tonumber(slots[out + i - 1].i) end
+      M.outside(prog, noted, sites, values, gx, gy)
     end
     if slots[n + 3].i ~= 0 then check.fail("[kernel] %s: no memory for the blocks of a program", prog.name) end
   end
