@@ -8,6 +8,7 @@ jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 
 -- libgomp reads this once, when it is loaded: waiting threads must not spin for long, or a busy machine stalls.
 local ffi = require "ffi"
+require "moth.lang.searcher"
 local each = require "moth.each"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
