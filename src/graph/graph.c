@@ -229,6 +229,7 @@ static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
     ok = copy_arg(&n->args[i], &r->args[i].value);
     if (numbers && moth_arg_varies(r, i, g->dynamic))
       n->args[i].number = ++g->nnumbers;
+    n->args[i].free = r->args[i].free;
     n->args[i].varied = r->args[i].varied;
   }
   for (uint32_t i = 0; i < r->nnumbers && ok; i++)

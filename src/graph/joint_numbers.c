@@ -133,6 +133,14 @@ static bool has_varied(const MothGraph *g, uint32_t number) {
   return false;
 }
 
+/* Sizes among the numbers: the joint graph is for these anyway. */
+static void pin_sizes(const MothGraph *program, bool *pinned) {
+  for (const MothGraphNode *n = program->first; n; n = n->next)
+    for (int i = 0; n->op && i < n->op->nargs; i++)
+      if (n->args[i].number && !n->args[i].free)
+        pinned[n->args[i].number - 1] = true;
+}
+
 enum { FEW = 8 }; /* tried one by one: each costs a trace */
 
 MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program, const MothJointTrace *how,
@@ -144,6 +152,7 @@ MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program, const MothJ
   if (!from)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   moth_graph_numbers(program, how->numbers, from);
+  pin_sizes(program, pinned);
   for (uint32_t k = 0; k < n; k++)
     pinned[k] = pinned[k] || !is_number(&from[k]) || !isfinite(as_double(&from[k]));
   others(&c, to, n);

@@ -133,7 +133,7 @@ static MothStatus add_noted(const Noting *n, const MothCall *c) {
     if (c->op->memory == MOTH_MEMORY_VIEW && to->nrefs) {
       const MothTensor *self = p->values[to->refs[0]].fake;
       v->of = to->refs[0];
-      v->offset = (t->offset - self->offset) * moth_itemsize(t);
+      v->offset = t->offset * moth_itemsize(t) - self->offset * moth_itemsize(self);
     }
   }
   return MOTH_OK;
@@ -252,7 +252,7 @@ static MothStatus bind_number(MothPlan *p, const MothTraceArg *a, const MothValu
 }
 
 /* The numbers among the node's arguments are those of its only call, where that is a call of the same op; else they are
- * constants from now on. */
+ * constants from now on. So are sizes, which decide about the geometry of the plan's values. */
 static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t first,
                                  const MothValue *numbers) {
   MothPlanCall *c = p->ncalls == first + 1 && p->calls[first].op == n->op ? &p->calls[first] : NULL;
@@ -261,7 +261,7 @@ static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t f
     bool plain = a->value.tag == MOTH_V_INT || a->value.tag == MOTH_V_FLOAT;
     if (!a->number)
       continue;
-    if (!c || !plain || n->op->canonical >> i & 1) {
+    if (!c || !plain || n->op->canonical >> i & 1 || (p->any_sizes && !a->free)) {
       MOTH_TRY(bind_number(p, a, numbers));
       continue;
     }

@@ -69,6 +69,7 @@ local function replace(graph, node, fn)
     return list
   end
   local name, given, args = node.target, {}, node.args
+  graph:pin_sizes() -- fn may read those of the fakes
   local n = args.n
   for i = 1, n do given[i] = fake_of(args[i]) end
   while n > 0 and given[n] == nil do n = n - 1 end
