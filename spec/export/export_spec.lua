@@ -363,6 +363,10 @@ describe("moth.export", function()
     assert.is_true(moth.equal(net(x), scripted(x)))
     assert.equal(scripted, moth.jit.script(scripted))
     assert.is_true(moth.equal(net(x), moth.compile(scripted)(x)))
+    local fresh = moth.compile(moth.jit.script(net)) -- not called before
+    assert.is_true(moth.equal(net(x), fresh(x)))
+    local inside = moth.compile(function(y) return moth.export(net, { y })(y) + net(y) end)
+    assert.is_true(moth.equal(net(x) * 2, inside(x)))
     fails("differs from the function's", moth.jit.trace, function(y) return y * os.clock() end, x)
   end)
 

@@ -160,7 +160,14 @@ function M.capture(fn, args)
       check.fail("[compile.capture] the arguments are a list, which has no field '%s'", tostring(key))
     end
   end
+  local paused = C.recording() and C.pause("compile.capture")
   if C.recording() then check.fail("[compile.capture] another graph is being recorded") end
+  if paused then
+    local ok, result = xpcall(M.capture, trace.keep, fn, args)
+    C.resume(paused)
+    if not ok then trace.rethrow(result) end
+    return result
+  end
   local inputs, outputs, seen = {}, {}, {}
   local function add(v, list)
     if B.is_tensor(v) then

@@ -59,7 +59,11 @@ local function program_for(self, ...)
   end
   return ep
 end
-function Scripted:__call(...) return program_for(self, ...)(...) end
+-- While a compiled function is recorded, what is scripted is a part of it.
+function Scripted:__call(...)
+  if B.compile.recording() then return self.fn(...) end
+  return program_for(self, ...)(...)
+end
 function Scripted:__tostring() return self.last and tostring(self.last) or "ScriptModule (called with nothing yet)" end
 --- The exported program of the last call.
 function Scripted:program()
