@@ -172,6 +172,8 @@ extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec
 
 /* In-place on a view: the base gets a history that goes through the view (view.c). */
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
+/* t, a base, in the dtype of a view of it: complex numbers as pairs of floats, or the reverse. */
+MothStatus moth_seen_as(MothTensor *t, MothDType dtype, MothTensor **out);
 /* Records a node for a call: the Autograd step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
 /* A node of a call that was made, with what the gradients of the arguments in `need` read of it, for its formulas alone:

@@ -29,19 +29,27 @@ static void drop_slice(MothNode *n) {
   moth_free(s, sizeof *s);
 }
 
-/* t as pairs of floats, or of pairs of floats, if a view of it has another dtype. */
-static MothStatus seen_as(MothTensor *t, MothDType dtype, MothTensor **out) {
+MothStatus moth_seen_as(MothTensor *t, MothDType dtype, MothTensor **out) {
   if ((MothDType)t->dtype == dtype) {
     moth_tensor_retain(t);
     *out = t;
     return MOTH_OK;
   }
-  return moth_dtype_is_complex(dtype) ? moth_view_as_complex(t, out) : moth_view_as_real(t, out);
+  if (!moth_dtype_is_complex(dtype))
+    return moth_view_as_real(t, out);
+  if (t->contiguous && t->ndim && t->shape[t->ndim - 1] == 2 && t->offset % 2 == 0)
+    return moth_view_as_complex(t, out);
+  MothTensor *pairs;
+  int64_t shape[2] = {(int64_t)t->storage->nbytes / moth_itemsize(t) / 2, 2}, stride[2] = {2, 1};
+  MOTH_TRY(moth_as_strided(t, shape, 2, stride, 2, moth_v_int(0), &pairs));
+  MothStatus status = moth_view_as_complex(pairs, out);
+  moth_tensor_release(pairs);
+  return status;
 }
 
 static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
   MothTensor *seen;
-  MOTH_TRY(seen_as(t, s->dtype, &seen));
+  MOTH_TRY(moth_seen_as(t, s->dtype, &seen));
   MothStatus status = moth_as_strided(seen, s->shape, s->ndim, s->stride, s->ndim,
                                       moth_v_int(seen->offset + s->offset), out);
   moth_tensor_release(seen);
@@ -161,7 +169,7 @@ static MothStatus view_again(MothTensor *view) {
   moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
   moth_thread.no_grad = false;
   MothTensor *seen = NULL;
-  MothStatus s = seen_as(base, (MothDType)view->dtype, &seen);
+  MothStatus s = moth_seen_as(base, (MothDType)view->dtype, &seen);
   if (s == MOTH_OK)
     s = moth_as_strided(seen, view->shape, view->ndim, view->stride, view->ndim,
                         moth_v_int(view->offset), &fresh);

@@ -13,6 +13,7 @@
 #include "graph/trace.h"
 #include "ops/create.h"
 #include "ops/random.h"
+#include "ops/view.h"
 
 _Atomic bool moth_segment_checks;
 
@@ -144,6 +145,7 @@ static void restore_states(const Generators *g) {
 static double bound(MothDType d) {
   switch (d) {
   case MOTH_FLOAT64:
+  case MOTH_COMPLEX128:
     return 1e-12;
   case MOTH_FLOAT16:
     return 8e-3;
@@ -166,6 +168,21 @@ static MothStatus on_host(MothTensor *t, MothDType dtype, MothTensor **out) {
   return status;
 }
 
+static bool has_floats(const MothTensor *t) {
+  return moth_dtype_is_float((MothDType)t->dtype) || moth_dtype_is_complex((MothDType)t->dtype);
+}
+
+/* Floats as float64, complex numbers as their parts; others as they are. */
+static MothStatus elements_of(MothTensor *t, MothTensor **out) {
+  MothTensor *whole;
+  if (!moth_dtype_is_complex((MothDType)t->dtype))
+    return on_host(t, has_floats(t) ? MOTH_FLOAT64 : (MothDType)t->dtype, out);
+  MOTH_TRY(on_host(t, MOTH_COMPLEX128, &whole));
+  MothStatus status = moth_view_as_real(whole, out);
+  moth_tensor_release(whole);
+  return status;
+}
+
 /* Two numbers that count as one: also NaN and NaN. */
 static bool is_same(double a, double b, bool exact, double scale, double part) {
   if (isnan(a) || isnan(b))
@@ -178,9 +195,9 @@ static bool is_same(double a, double b, bool exact, double scale, double part) {
 /* The largest element of t but infinities, without its sign; 0: it has none, or is not of floats. */
 static MothStatus largest(MothTensor *t, double *out) {
   MothTensor *x;
-  if (!moth_dtype_is_float((MothDType)t->dtype))
+  if (!has_floats(t))
     return MOTH_OK;
-  MOTH_TRY(on_host(t, MOTH_FLOAT64, &x));
+  MOTH_TRY(elements_of(t, &x));
   const double *p = (const double *)(void *)x->data;
   for (int64_t i = 0; i < x->numel; i++)
     if (isfinite(p[i]) && fabs(p[i]) > *out)
@@ -195,12 +212,11 @@ static MothStatus compare_elements(MothTensor *a, MothTensor *b, bool exact, dou
                                    bool *same, Text *t) {
   MothTensor *x = NULL, *y = NULL;
   MothDType d = (MothDType)b->dtype;
-  bool is_float = moth_dtype_is_float(d);
   MothStatus status = MOTH_OK;
   *same = true;
-  MOTH_GO(on_host(a, is_float ? MOTH_FLOAT64 : d, &x));
-  MOTH_GO(on_host(b, is_float ? MOTH_FLOAT64 : d, &y));
-  if (!is_float) {
+  MOTH_GO(elements_of(a, &x));
+  MOTH_GO(elements_of(b, &y));
+  if (!has_floats(b)) {
     *same = memcmp(x->data, y->data, (size_t)(x->numel * moth_itemsize(x))) == 0;
     if (!*same)
       put(t, "other elements");

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "core/dtype.h"
+#include "ops/view.h"
 
 static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory");
@@ -108,6 +110,16 @@ static MothStatus add_value(MothFunctionalStore *s, MothTensor *t, MothGraphRef 
   return MOTH_OK;
 }
 
+static bool meta_of(const MothTensor *like, bool dense, MothTraceMeta *m) {
+  if (!moth_meta_of(like, false, m))
+    return false;
+  if (dense) {
+    moth_contiguous_strides(like->ndim, like->shape, m->dims + like->ndim);
+    m->contiguous = true;
+  }
+  return true;
+}
+
 /* A call with the first nargs arguments, whose tensors are refs; its only result has the dtype and geometry of `like`,
  * or, with `dense`, is row-major. */
 static MothStatus add_call(MothFunctional *f, const MothOp *op, int nargs, const MothValue *given,
@@ -118,12 +130,8 @@ static MothStatus add_call(MothFunctional *f, const MothOp *op, int nargs, const
   MothGraphNode *n;
   for (int i = 0; i < op->nargs; i++)
     args[i] = i < nargs ? given[i] : op->args[i].def;
-  if (!moth_meta_of(like, false, &meta))
+  if (!meta_of(like, dense, &meta))
     return MOTH_ERR_MEMORY;
-  if (dense) {
-    moth_contiguous_strides(like->ndim, like->shape, meta.dims + like->ndim);
-    meta.contiguous = true;
-  }
   MothStatus status = moth_graph_add_call(f->graph, op, MOTH_FUNCTIONAL, args, refs, nrefs, &meta,
                                           &f->modes, f->place, &n);
   free(meta.dims);
@@ -138,24 +146,74 @@ static MothValue a_tensor(void) {
   return (MothValue){.u.t = NULL, .tag = MOTH_V_TENSOR, .n = 0}; /* refs say which */
 }
 
-/* t as a view of the whole, where no call has made it. */
-static MothStatus derive(MothFunctional *f, MothFunctionalStore *s, MothTensor *t,
-                         MothGraphRef *ref) {
-  const MothTensor *root = s->root.t;
-  int64_t offset = t->offset - root->offset;
-  bool unwritten = s->version == 0;
-  if (!root->contiguous && !unwritten)
-    return moth_fail(MOTH_ERR_STATE, "a part is read of an input that was written to and is not "
-                                     "row-major");
-  if (unwritten && s->input >= 0 && offset != 0) {
+/* t, of complex numbers, as its real and imaginary parts. This call is not noted. */
+static MothStatus as_parts(MothTensor *t, MothTensor **out) {
+  MothThread *thread = &moth_thread;
+  uint32_t exclude = thread->exclude;
+  thread->exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_BELOW | MOTH_KEY_ABOVE | MOTH_KEY_AUTOCAST;
+  MothStatus status = moth_view_as_real(t, out);
+  thread->exclude = exclude;
+  return status;
+}
+
+static MothStatus add_unary(MothFunctional *f, const MothOp *op, MothGraphRef of,
+                            const MothTensor *like, bool dense, MothGraphRef *out) {
+  MothValue args[1] = {a_tensor()};
+  return add_call(f, op, 1, args, &of, 1, like, dense, out);
+}
+
+static bool is_outside(const MothFunctionalStore *s) {
+  return s->root.ref.node->kind == MOTH_NODE_PLACEHOLDER;
+}
+
+/* Whether t lies between the elements of `of`, which is row-major. */
+static bool lies_in(const MothTensor *t, const MothTensor *of) {
+  int64_t last = t->offset - of->offset;
+  if (!of->contiguous || last < 0)
+    return false;
+  for (int i = 0; i < t->ndim && t->numel; i++)
+    last += (t->shape[i] - 1) * t->stride[i];
+  return !t->numel || last < of->numel;
+}
+
+/* t as a view of the whole, where no call has made it; its dtype is the whole's. */
+static MothStatus part_of(MothFunctional *f, MothGraphRef whole, const MothTensor *of,
+                          const MothTensor *t, bool outside, MothGraphRef *ref) {
+  int64_t offset = t->offset - of->offset;
+  if (!outside && !lies_in(t, of))
+    return moth_fail(MOTH_ERR_STATE, "a view reaches beyond its tensor, or that is not row-major");
+  if (outside && offset != 0) {
     f->offsets = true;
     offset = t->offset;
   }
-  MothValue at = unwritten && s->input >= 0 && offset == 0 ? moth_v_none() : moth_v_int(offset);
+  MothValue at = outside && offset == 0 ? moth_v_none() : moth_v_int(offset);
   MothValue args[4] = {a_tensor(), moth_v_ints(t->shape, t->ndim), moth_v_ints(t->stride, t->ndim),
                        at};
-  MOTH_TRY(add_call(f, MOTH_OP(as_strided), 4, args, &s->root.ref, 1, t, false, ref));
-  return add_value(s, t, *ref);
+  return add_call(f, MOTH_OP(as_strided), 4, args, &whole, 1, t, false, ref);
+}
+
+static MothStatus derive(MothFunctional *f, MothFunctionalStore *s, MothTensor *t,
+                         MothGraphRef *ref) {
+  MothTensor *root = s->root.t, *parts;
+  MothStatus status;
+  if (root->dtype == t->dtype) {
+    MOTH_TRY(part_of(f, s->root.ref, root, t, is_outside(s), ref));
+  } else if (moth_dtype_is_complex((MothDType)t->dtype)) {
+    MOTH_TRY(as_parts(t, &parts));
+    status = moth_functional_value(f, parts, ref);
+    moth_tensor_release(parts);
+    MOTH_TRY(status);
+    MOTH_TRY(add_unary(f, MOTH_OP(view_as_complex), *ref, t, false, ref));
+  } else {
+    MothGraphRef whole;
+    MOTH_TRY(as_parts(root, &parts));
+    status = add_unary(f, MOTH_OP(view_as_real), s->root.ref, parts, false, &whole);
+    if (status == MOTH_OK)
+      status = part_of(f, whole, parts, t, is_outside(s), ref);
+    moth_tensor_release(parts);
+    MOTH_TRY(status);
+  }
+  return add_value(moth_functional_store(f, t), t, *ref);
 }
 
 MothStatus moth_functional_value(MothFunctional *f, MothTensor *t, MothGraphRef *ref) {
@@ -176,25 +234,80 @@ MothStatus moth_functional_value(MothFunctional *f, MothTensor *t, MothGraphRef 
   return derive(f, s, t, ref);
 }
 
+/* What is written to an input that is not row-major changes a row-major value of all that lies between its first and its
+ * last element. */
+static MothStatus flatten(MothFunctional *f, MothFunctionalStore *s) {
+  MothTensor *root = s->root.t, *flat;
+  int64_t extent = root->numel > 0, one = 1;
+  if (root->contiguous)
+    return MOTH_OK;
+  for (int i = 0; i < root->ndim && root->numel; i++)
+    extent += (root->shape[i] - 1) * root->stride[i];
+  MOTH_TRY(moth_tensor_view(root, 1, &extent, &one, root->offset, &flat));
+  MothStatus status = part_of(f, s->root.ref, root, flat, is_outside(s), &s->root.ref);
+  if (status != MOTH_OK) {
+    moth_tensor_release(flat);
+    return status;
+  }
+  moth_tensor_release(root);
+  s->root.t = flat;
+  s->gaps = true;
+  return MOTH_OK;
+}
+
+/* The whole with ref, row-major, in the place of its part t. */
+static MothStatus scatter(MothFunctional *f, MothGraphRef whole, const MothTensor *of,
+                          const MothTensor *t, MothGraphRef ref, MothGraphRef *out) {
+  if (!lies_in(t, of))
+    return moth_fail(MOTH_ERR_STATE, "a view is written to that reaches beyond its tensor");
+  MothGraphRef both[2] = {whole, ref};
+  MothValue args[5] = {a_tensor(), a_tensor(), moth_v_ints(t->shape, t->ndim),
+                       moth_v_ints(t->stride, t->ndim), moth_v_int(t->offset - of->offset)};
+  return add_call(f, MOTH_OP(as_strided_scatter), 5, args, both, 2, of, true, out);
+}
+
 /* t was written to: it is now ref, row-major. */
 static MothStatus written(MothFunctional *f, MothTensor *t, MothGraphRef ref) {
   MothFunctionalStore *s = moth_functional_store(f, t);
-  MothTensor *root = s->root.t;
+  MothTensor *parts;
+  MothStatus status;
   if (s->derivable && f->recording)
     return moth_fail(MOTH_ERR_STATE, "an input is written to that requires a gradient");
-  if (!same_geometry(root, t)) {
-    MothGraphRef both[2] = {s->root.ref, ref};
-    MothValue args[5] = {a_tensor(), a_tensor(), moth_v_ints(t->shape, t->ndim),
-                         moth_v_ints(t->stride, t->ndim), moth_v_int(t->offset - root->offset)};
-    if (!root->contiguous)
-      return moth_fail(MOTH_ERR_STATE, "a part is written to of an input that is not row-major");
-    MOTH_TRY(add_call(f, MOTH_OP(as_strided_scatter), 5, args, both, 2, root, true, &s->root.ref));
+  if (ref.node->kind == MOTH_NODE_PLACEHOLDER) { /* the call has written to the input itself */
     s->version++;
-    return add_value(s, t, ref);
+    return MOTH_OK;
   }
+  MOTH_TRY(flatten(f, s));
+  if (s->gaps && s->reached)
+    return moth_fail(MOTH_ERR_STATE, "an input is written to, of which as_strided made a view");
+  MothTensor *root = s->root.t;
+  if (same_geometry(root, t)) {
+    s->version++;
+    s->root.ref = ref;
+    return MOTH_OK;
+  }
+  if (root->dtype == t->dtype) {
+    MOTH_TRY(scatter(f, s->root.ref, root, t, ref, &s->root.ref));
+    s->version++;
+    return t->contiguous ? add_value(s, t, ref) : MOTH_OK;
+  }
+  if (moth_dtype_is_complex((MothDType)t->dtype)) {
+    MOTH_TRY(as_parts(t, &parts));
+    status = add_unary(f, MOTH_OP(view_as_real), ref, parts, true, &ref);
+    if (status == MOTH_OK)
+      status = written(f, parts, ref);
+    moth_tensor_release(parts);
+    return status;
+  }
+  MOTH_TRY(as_parts(root, &parts));
+  status = add_unary(f, MOTH_OP(view_as_real), s->root.ref, parts, true, &s->root.ref);
+  if (status == MOTH_OK)
+    status = scatter(f, s->root.ref, parts, t, ref, &s->root.ref);
+  moth_tensor_release(parts);
+  MOTH_TRY(status);
+  MOTH_TRY(add_unary(f, MOTH_OP(view_as_complex), s->root.ref, root, true, &s->root.ref));
   s->version++;
-  s->root.ref = ref;
-  return MOTH_OK;
+  return add_unary(f, MOTH_OP(clone), s->root.ref, root, true, &s->root.ref); /* no view */
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------- */
@@ -231,14 +344,14 @@ static void free_metas(MothTraceMeta *metas, int n) {
     free(metas[i].dims);
 }
 
-/* The node of the call, with results as the tensors `made`; of a call that writes they are row-major. */
+/* The node of the call, with results as the tensors `made`; dense: row-major ones. */
 static MothStatus add_node(MothFunctional *f, const MothCall *c, MothVariant variant,
                            const MothGraphRef *refs, uint32_t nrefs, const MothValue *made,
-                           MothGraphNode **out) {
+                           bool dense, MothGraphNode **out) {
   MothTraceMeta metas[MOTH_MAX_RESULTS] = {{0}};
   MothStatus status = MOTH_OK;
   for (int i = 0; i < c->op->nresults && status == MOTH_OK; i++)
-    if (!moth_meta_of(made[i].u.t, false, &metas[i]))
+    if (!meta_of(made[i].u.t, dense, &metas[i]))
       status = MOTH_ERR_MEMORY;
   if (status == MOTH_OK)
     status = moth_graph_add_call(f->graph, c->op, variant, c->args, refs, nrefs, metas, &f->modes,
@@ -282,8 +395,7 @@ static MothStatus converted(MothFunctional *f, MothGraphRef ref, const MothTenso
                             const MothTensor *like, MothGraphRef *out) {
   if (from->dtype == like->dtype && from->device.type == like->device.type &&
       from->device.index == like->device.index) {
-    MothValue args[1] = {a_tensor()};
-    return add_call(f, MOTH_OP(clone), 1, args, &ref, 1, like, true, out);
+    return add_unary(f, MOTH_OP(clone), ref, like, true, out);
   }
   MothValue args[3] = {a_tensor(), moth_v_dtype((MothDType)like->dtype),
                        moth_v_device(like->device)};
@@ -297,7 +409,7 @@ static MothStatus note_inplace(MothFunctional *f, MothCall *c, uint32_t nrefs) {
   MothTensor *self = c->target[0];
   MOTH_TRY(result_of(c, made));
   MothTensor *t = made[0].u.t;
-  MothStatus status = add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, made, &n);
+  MothStatus status = add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, made, false, &n);
   MothGraphRef ref = {n, 0};
   if (status == MOTH_OK && (t->dtype != self->dtype || !t->contiguous))
     status = converted(f, ref, t, self, &ref);
@@ -351,8 +463,7 @@ static MothStatus to_be_written(MothFunctional *f, MothTensor *t, MothGraphRef *
   const MothFunctionalStore *s = moth_functional_store(f, t);
   if (s->input >= 0 && same_geometry(s->root.t, t) && ref->node->kind == MOTH_NODE_PLACEHOLDER)
     return MOTH_OK;
-  MothValue args[1] = {a_tensor()};
-  return add_call(f, MOTH_OP(clone), 1, args, ref, 1, t, true, ref);
+  return add_unary(f, MOTH_OP(clone), *ref, t, true, ref);
 }
 
 /* A call that keeps writing: to inputs, and to copies that only it uses before. */
@@ -376,7 +487,8 @@ static MothStatus note_writer(MothFunctional *f, MothCall *c, uint32_t nrefs) {
   memcpy(refs, f->refs, sizeof *refs * nrefs);
   MothStatus status = moth_redispatch(c);
   if (status == MOTH_OK)
-    status = add_node(f, c, self ? MOTH_INPLACE : MOTH_FUNCTIONAL, refs, nrefs, c->results, &n);
+    status = add_node(f, c, self ? MOTH_INPLACE : MOTH_FUNCTIONAL, refs, nrefs, c->results,
+                      self && refs[0].node->kind != MOTH_NODE_PLACEHOLDER, &n);
   at = 0;
   for (int i = 0; i < c->op->nargs && status == MOTH_OK; i++) {
     MothValue v = c->args[i];
@@ -404,6 +516,12 @@ static MothStatus note(MothFunctional *f, MothCall *c) {
   uint32_t nrefs = 0;
   bool done = false;
   MothGraphNode *n;
+  MothFunctionalStore *s =
+      c->op == MOTH_OP(as_strided) ? moth_functional_store(f, c->args[0].u.t) : NULL;
+  if (s) { /* it counts from the storage's beginning: a view of the whole, when it is read */
+    s->reached = true;
+    return moth_redispatch(c);
+  }
   MOTH_TRY(find_refs(f, c, c->target != NULL, &nrefs));
   if (c->variant == MOTH_INPLACE && !c->op->returns_self)
     return note_inplace(f, c, nrefs - c->op->nresults);
@@ -418,7 +536,7 @@ static MothStatus note(MothFunctional *f, MothCall *c) {
   if (!c->op->shape && !c->op->fake && !c->op->composite)
     return moth_fail(MOTH_ERR_STATE, "%s: sizes of its result depend on elements", c->op->name);
   MOTH_TRY(moth_redispatch(c));
-  MOTH_TRY(add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, c->results, &n));
+  MOTH_TRY(add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, c->results, false, &n));
   return take_results(f, c, n);
 }
 

@@ -21,6 +21,8 @@ typedef struct MothFunctionalStore {
   uint32_t n, cap;
   int32_t input;   /* which input's; -1: made by a call */
   bool derivable;  /* an input that requires a gradient: it may be written to unrecorded only */
+  bool gaps;       /* the whole has elements that are not the input's */
+  bool reached;    /* as_strided made a view: it may show these */
   int64_t version; /* how often it was written to */
 } MothFunctionalStore;
 

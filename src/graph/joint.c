@@ -247,11 +247,12 @@ static MothStatus describe_outputs(Trace *t) {
       status = moth_fail(MOTH_ERR_STATE, "an output that no call has made");
       goto done;
     }
-    out->offset = o->offset - s->root.t->offset;
+    out->offset = o->offset * moth_itemsize(o) - s->root.t->offset * moth_itemsize(s->root.t);
     out->input = s->input;
     if (s->input < 0) {
       out->root = find_root(j, stores, s);
-      out->whole = out->root < 0 && out->offset == 0 && same_shape_and_strides(o, s->root.t);
+      out->whole = out->root < 0 && out->offset == 0 && o->dtype == s->root.t->dtype &&
+                   same_shape_and_strides(o, s->root.t);
       if (out->root < 0) {
         stores[j->nroots] = s;
         j->roots[j->nroots] = (MothJointRoot){*moth_version_of(s->root.t), s->root.ref};
@@ -294,10 +295,12 @@ static MothStatus copy_back(Trace *t) {
     MothTraceMeta meta;
     if (!s->version || s->root.ref.node->kind == MOTH_NODE_PLACEHOLDER)
       continue;
+    MothGraphRef now;
+    MOTH_TRY(moth_functional_value(&t->f, t->inputs[i], &now));
     MothGraphNode *input = t->joint->graph->first;
     for (uint32_t k = 0; k < i; k++)
       input = input->next;
-    MothGraphRef refs[3] = {{input, 0}, s->root.ref, {input, 0}};
+    MothGraphRef refs[3] = {{input, 0}, now, {input, 0}};
     MothValue args[3] = {results[0], results[0], moth_v_bool(false)};
     if (!moth_meta_of(t->inputs[i], false, &meta))
       return MOTH_ERR_MEMORY;

@@ -19,7 +19,7 @@ typedef struct MothJointOutput {
   int32_t nr;       /* number of its gradient; -1: it has none */
   int32_t base;     /* the output that it is a view of; -1: none */
   int32_t base_input;
-  int64_t offset; /* in elements, behind the beginning of the root or input */
+  int64_t offset; /* in bytes, behind the beginning of the root or input */
   bool whole;     /* all of the root, as it is */
   uint64_t leads; /* bits of the results that are computed from it; of more than 64: all bits */
 } MothJointOutput;

@@ -253,7 +253,7 @@ static void run_view(const MothPlan *p, const MothPlanCall *call, MothPlanFrame 
   const MothTensor *self = f->values[call->refs[0]];
   t->storage = self->storage;
   t->data = self->data ? self->data + p->values[id].offset : NULL;
-  t->offset = self->offset + p->values[id].offset / moth_itemsize(t);
+  t->offset = (self->offset * moth_itemsize(self) + p->values[id].offset) / moth_itemsize(t);
 }
 
 static char *address_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) {

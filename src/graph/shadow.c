@@ -136,8 +136,13 @@ MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out) 
   if (t->base) {
     MOTH_TRY(moth_shadow_outside(s, t->base, &base));
     bool was = grad_mode(!leaf);
-    MothStatus status = moth_as_strided(base, t->shape, t->ndim, t->stride, t->ndim,
-                                        moth_v_int(t->offset), &shadow);
+    MothTensor *seen;
+    MothStatus status = moth_seen_as(base, (MothDType)t->dtype, &seen);
+    if (status == MOTH_OK) {
+      status = moth_as_strided(seen, t->shape, t->ndim, t->stride, t->ndim, moth_v_int(t->offset),
+                               &shadow);
+      moth_tensor_release(seen);
+    }
     grad_mode(was);
     MOTH_TRY(status);
     if (!shadow->base) { /* made under no_grad of a tensor with a history */

@@ -338,10 +338,13 @@ static MothStatus check_made(const MothAot *a, MothTensor *const *made) {
 static MothStatus part_of(MothTensor *src, const MothJointOutput *o, MothTensor **out) {
   MOTH_TRY(moth_tensor_alias(src, false, out));
   MothTensor *t = *out;
+  int64_t begin = src->offset * moth_itemsize(src) + o->offset;
+  t->keys = (t->keys & ~(uint32_t)MOTH_KEY_OPT_IN) | (o->fake->keys & MOTH_KEY_OPT_IN);
+  t->dtype = o->fake->dtype; /* complex numbers may be seen as their parts */
   t->ndim = o->fake->ndim;
   t->numel = o->fake->numel;
   t->contiguous = o->fake->contiguous;
-  t->offset = src->offset + o->offset;
+  t->offset = begin / moth_itemsize(t);
   t->data = t->storage->data ? (char *)t->storage->data + t->offset * moth_itemsize(t) : NULL;
   memcpy(t->shape, o->fake->shape, sizeof(int64_t) * t->ndim);
   memcpy(t->stride, o->fake->stride, sizeof(int64_t) * t->ndim);
