@@ -65,6 +65,50 @@ function steps.inplace() local a, b, kind = pick(), pick(), rnd(7) return functi
   if kind == 6 then x[{ { 1, 2 } }] = b(e) return nil end
   return x:add_(b(e), e.call)
 end) end end
+-- What depends on sizes that Lua has read, and on nothing else of a tensor.
+function steps.sizes() local a, b, kind = pick(), pick(), rnd(10) return function(e) try(e, function()
+  local x = a(e)
+  local n, m = x:dim() > 0 and x:size(1) or 1, b(e):numel()
+  if kind == 1 then return moth.arange(n) end
+  if kind == 2 then return moth.zeros(n, 2) + moth.arange(1, 3) end
+  if kind == 3 then return moth.ones(n, n):tril():eq(0) end
+  if kind == 4 then return moth.linspace(0, 1, m + 1) / math.sqrt(n + 1) end
+  if kind == 5 then return moth.eye(math.min(n, 3), m % 5) end
+  if kind == 6 then return x:narrow(1, 1, math.floor(n / 2)) * (1 / (n + 1)) end
+  if kind == 7 then return x:select(1, n) end
+  if kind == 8 then return F.embedding(moth.arange(1, n + 1), moth.arange(0, 60):float():view(30, 2)) end
+  if kind == 9 then return moth.full({ n, m % 4 }, n - 1) end
+  return moth.arange(n + m):float():narrow(1, m + 1, n)
+end) end end
+-- Numbers and their parts as views of each other.
+function steps.complex() local a, b, kind = pick(), pick(), rnd(9) return function(e) try(e, function()
+  local x = a(e)
+  if kind == 1 then return moth.complex(x, b(e)) end
+  if kind == 2 then return moth.polar(x:abs(), x) end
+  if not x:is_complex() then
+    if x:size(-1) % 2 > 0 then return moth.view_as_complex(moth.stack({ x, x * 2 }, -1)) end
+    return moth.view_as_complex(x:unflatten(-1, { -1, 2 }))
+  end
+  if kind < 5 then return moth.view_as_real(x) end
+  if kind == 5 then return x:conj() * x end
+  if kind == 6 then return x:real():add_(1) end
+  if kind == 7 then return x:imag():mul_(2) end
+  if kind == 8 then return x:abs() end
+  return x * x + 1
+end) end end
+function steps.part() local a, b, kind, write = pick(), pick(), rnd(6), rnd(7) return function(e) try(e, function()
+  local x = a(e)
+  local v = kind == 1 and x:select(-1, 1) or kind == 2 and x:transpose(1, -1) or kind == 3 and x:diagonal()
+    or kind == 4 and x[{ { 1, x:size(1), 2 } }] or kind == 5 and x:narrow(-1, 1, 1) or x:detach()
+  if write == 1 then v:add_(1) end
+  if write == 2 then v:mul_(v) end
+  if write == 3 then v:copy_(b(e)) end
+  if write == 4 then v:addcmul_(v * 1, v * 2) end
+  if write == 5 and v:is_floating_point() then v:uniform_() end
+  if write == 6 then v:fill_(e.call) end
+  if write == 7 then v:sub_(x:sum()) end
+  return v:narrow(1, 1, 1)
+end) end end
 function steps.inplace_fresh() local a, b = pick(), pick() return function(e) try(e, function()
   local x = a(e) * 1
   local v = x:view(-1)
@@ -245,7 +289,7 @@ end
 local function arguments(seed, call)
   state = seed * 104729 + 7
   local shape, other = shapes[rnd(#shapes)], shapes[rnd(#shapes)]
-  local aliased, grad, resize = rnd(3), rnd(3), rnd(4)
+  local aliased, grad, resize, laid = rnd(3), rnd(3), rnd(4), rnd(8)
   if resize == 1 and call == 3 then shape = shapes[rnd(#shapes)] end
   if resize == 2 then -- other sizes in each call
     local other_sizes = {}
@@ -260,6 +304,13 @@ local function arguments(seed, call)
   if aliased == 1 and call % 2 == 0 then list[2] = list[1] end
   if aliased == 2 and call ~= 2 then list[2] = list[1]:detach():view(-1) end
   list[3] = x
+  if laid > 3 or grad == 2 then return list end
+  for i = 1, 2 do -- inputs that are views of others
+    local t = list[i]
+    if laid == 1 and t:dim() > 1 then list[i] = t:transpose(1, -1) end
+    if laid == 2 and t:dim() > 0 and t:size(-1) > 1 then list[i] = t:narrow(-1, 2, t:size(-1) - 1) end
+    if laid == 3 then list[i] = i == 1 and moth.complex(t, t * 2):real() or moth.complex(t, t + 1) end
+  end
   return list
 end
 

@@ -92,6 +92,8 @@ function S.outcome(f, make, seed)
   return table.concat(state, "\n"), r[1]
 end
 
+floats.complex64, floats.complex128 = floats.float32, floats.float64 -- parts beside each other
+
 -- A text without the elements of floats, and these: { dtype, raw } each.
 local function parts(text)
   local list = {}
