@@ -95,6 +95,12 @@ describe("language models #M444", function()
     end
     fails("type 'mixtral' are not supported; there are gpt2, gemma", { model_type = "mixtral" })
     fails("weights quantized by awq are not supported", { quantization_config = { quant_method = "awq" } })
+    fails("attention_multiplier = 0.5 is not supported; if it changes no number, give ignore_fields",
+      { attention_multiplier = 0.5 })
+    fails("use_mrope = true is not supported", { use_mrope = true })
+    fails("is_encoder_decoder = true is not supported", { is_encoder_decoder = true })
+    fails("rope_scaling.mrope_section is not supported", { rope_parameters = { rope_type = "linear", factor = 2,
+      mrope_section = { 1 } } })
     fails("layers of type 'linear_attention'", { sliding_window = 4, use_sliding_window = true,
       layer_types = { "linear_attention" } })
     fails("the weights do not fit: missing .*k_norm", { model_type = "qwen3" })

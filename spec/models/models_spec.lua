@@ -95,6 +95,64 @@ describe("models of text #quick", function()
     assert.is_true(moth.allclose(padded:narrow(2, 1, 5), hidden, 1e-5, 1e-5))
   end)
 
+  it("refuse by name what they would leave out: heads, other models, fields that change numbers", function()
+    local cjson = require "cjson"
+    local path = os.tmpname()
+    os.remove(path)
+    finally(function() os.execute("rm -r " .. path) end)
+    -- A folder with another config, and more tensors.
+    local function changed(of, change, more)
+      os.execute(("rm -rf %s; cp -r %s%s %s"):format(path, folder, of, path))
+      local f = assert(io.open(path .. "/config.json"))
+      local config = cjson.decode(f:read "*a")
+      f:close()
+      for key, v in pairs(change) do config[key] = v end
+      f = assert(io.open(path .. "/config.json", "w"))
+      f:write(cjson.encode(config))
+      f:close()
+      if more then
+        local sd = moth.load(path .. "/model.safetensors")
+        for name, t in pairs(more) do sd[name] = t end
+        moth.save_safetensors(sd, path .. "/model.safetensors")
+      end
+      return path
+    end
+    local bert = models.BERT.from_pretrained
+    local plain = bert(folder .. "bert")(ids)
+    fails("a head (classification: classifier.bias), which models.BERT has not; give encoder_only = true", bert,
+      changed("bert", {}, { ["classifier.weight"] = moth.ones(3, 8), ["classifier.bias"] = moth.ones(3) }))
+    assert.is_true(bert(path, { encoder_only = true })(ids):equal(plain))
+    fails("a head (masked language model: cls.predictions.bias)", bert,
+      changed("bert", {}, { ["cls.predictions.bias"] = moth.ones(11) }))
+    for text, change in pairs { ["model_type = roberta is not supported"] = { model_type = "roberta" },
+      ["position_embedding_type = relative_key is not supported"] = { position_embedding_type = "relative_key" },
+      ["is_decoder = true is not supported"] = { is_decoder = true },
+      ["pruned_heads = { … } is not supported"] = { pruned_heads = { a = { 1 } } },
+      ["hidden_act = xielu is not supported; there are gelu"] = { hidden_act = "xielu" },
+      ["embedding_size = 4 is not supported; if it changes no number, give ignore_fields"] = { embedding_size = 4 } } do
+      fails(text, bert, changed("bert", change))
+    end
+    assert.is_true(bert(changed("bert", { embedding_size = 4 }), { ignore_fields = { "embedding_size" } })(ids)
+      :equal(plain))
+    -- The activation is the one that the config says.
+    local net = bert(changed("bert", { hidden_act = "relu" }))
+    assert.is_false(moth.allclose(net(ids), plain))
+    local layer, x = net.encoder["layer"][1], moth.randn(1, 2, 8)
+    assert.is_true(layer.intermediate(x):equal(layer.intermediate.dense(x):relu()))
+    net = bert(changed("bert", { hidden_act = "gelu_new" }))
+    layer = net.encoder["layer"][1]
+    assert.is_true(layer.intermediate(x):equal(nn.functional.gelu(layer.intermediate.dense(x), "tanh")))
+    fails("scale_attn_by_inverse_layer_idx = true is not supported", models.GPT.from_pretrained,
+      changed("gpt2", { scale_attn_by_inverse_layer_idx = true }))
+    fails("alibi = true is not supported", models.GPT.from_pretrained, changed("gpt2", { alibi = true }))
+    fails("unknown score.weight", models.GPT.from_pretrained,
+      changed("gpt2", {}, { ["score.weight"] = moth.ones(2, 8) }))
+    fails("unknown score.weight", models.Llama.from_pretrained,
+      changed("llama", {}, { ["score.weight"] = moth.ones(2, 8) }))
+    fails("residual_multiplier = 2 is not supported", models.load, changed("llama", { residual_multiplier = 2 }))
+    assert.equal(11, models.load(path, { ignore_fields = { "residual_multiplier" } })(ids):size(3))
+  end)
+
   it("generate the same with and without a cache, and of padded rows", function()
     for name, folder_of in pairs { GPT = "gpt2", Llama = "llama" } do
       local net = models[name].from_pretrained(folder .. folder_of)

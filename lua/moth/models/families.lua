@@ -26,13 +26,25 @@ M.names = "gemma, gemma2, gemma3_text, llama, mistral, phi3, qwen2 and qwen3"
 
 local function fail(where, ...) check.fail("[%s] config.json: %s", where, (...):format(select(2, ...))) end
 
-local acts = { silu = "silu", swish = "silu", gelu = "gelu", gelu_pytorch_tanh = "gelu_tanh", gelu_new = "gelu_tanh",
-  gelu_fast = "gelu_tanh", relu = "relu" }
+-- The fields of config.json that `read` computes with.
+local fields = { honoured = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads \z
+  num_key_value_heads head_dim max_position_embeddings rms_norm_eps rope_theta rope_scaling rope_parameters \z
+  partial_rotary_factor rope_local_base_freq tie_word_embeddings mlp_bias attention_bias hidden_act \z
+  hidden_activation sliding_window use_sliding_window layer_types sliding_window_pattern _sliding_window_pattern \z
+  max_window_layers original_max_position_embeddings query_pre_attn_scalar attn_logit_softcapping \z
+  final_logit_softcapping", inert = "is_llama_config transformers.js_config max_sequence_length",
+  only = { use_mrope = function(v) return v == false end, lm_head_bias = function(v) return v == false end,
+    rope_interleaved = function(v) return v == false end, full_attn_mod = function(v) return v == 1 end,
+    interpolate_factor = function(v) return v == 1 end } }
 
 local function act_of(config, family, where)
   local name = config.hidden_activation or config.hidden_act or "silu"
-  if family.hidden_act then return family.hidden_act end -- Gemma's say "gelu" and mean this
-  return acts[name] or fail(where, "the activation '%s' is not supported; there are %s", tostring(name),
+  -- Gemma's hidden_act says "gelu" and means this.
+  if family.hidden_act and not config.hidden_activation and (name == "gelu" or name == "silu") then
+    return family.hidden_act
+  end
+  return pretrained.activations[name] or fail(where, "the activation '%s' is not supported; there are %s",
+    tostring(name),
     "silu, gelu, gelu_pytorch_tanh and relu")
 end
 
@@ -103,8 +115,8 @@ local function apart(sd, c)
 end
 
 --- The options of models.Llama for a config.json, and the weights {name = tensor} with its names. An error names what
--- is not supported.
-function M.read(config, sd, where)
+-- is not supported. ignored: see pretrained.refuse_unknown.
+function M.read(config, sd, where, ignored)
   local function of(names, default) return pretrained.field(config, where, names, default) end
   local kind = config.model_type or "llama"
   local family = M.known[kind]
@@ -116,6 +128,7 @@ function M.read(config, sd, where)
     fail(where, "weights quantized by %s are not supported; take the plain ones, or a GGUF file",
       tostring(config.quantization_config.quant_method))
   end
+  pretrained.refuse_unknown(config, where, fields, ignored)
   pretrained.one_dtype(sd, where)
   local width, heads, layers = of "hidden_size", of "num_attention_heads", of "num_hidden_layers"
   local most = of("max_position_embeddings", 2048)

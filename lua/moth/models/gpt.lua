@@ -133,7 +133,10 @@ end
 generate.install(GPT, "GPT")
 
 -- Fields of config.json that change what is computed, and what they may be.
-local only = {
+local fields = { honoured = "vocab_size n_layer n_head n_embd n_positions n_ctx",
+  inert = "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj \z
+    reorder_and_upcast_attn n_special predict_special_tokens" }
+fields.only = {
   model_type = function(v) return v == "gpt2" end,
   layer_norm_epsilon = function(v) return math.abs(v - 1e-5) < 1e-12 end,
   activation_function = function(v) return v == "gelu_new" or v == "gelu_pytorch_tanh" end,
@@ -143,17 +146,15 @@ local only = {
 }
 
 --- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model). o: { mapped = true }
--- takes the weights where they lie in the file, as models.load does.
+-- takes the weights where they lie in the file, as models.load does; ignore_fields: names of fields of config.json that
+-- are not known here and may be left out.
 function GPT.from_pretrained(folder, o)
   local where = "models.GPT.from_pretrained"
-  local is_mapped = check.options(where, o, "mapped").mapped
+  o = check.options(where, o, "mapped ignore_fields")
+  local is_mapped = o.mapped
   local config, sd = pretrained.read(folder, where, is_mapped)
   local function of(names, default) return pretrained.field(config, where, names, default) end
-  for name, is_right in each(only) do
-    if config[name] ~= nil and not is_right(config[name], config) then
-      check.fail("[%s] config.json: %s = %s is not supported", where, name, tostring(config[name]))
-    end
-  end
+  pretrained.refuse_unknown(config, where, fields, o.ignore_fields)
   local own = {}
   for name, t in each(sd) do
     local short = name:gsub("^transformer%.", ""):gsub("%.mlp%.", ".")

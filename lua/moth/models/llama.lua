@@ -251,13 +251,15 @@ end
 generate.install(Llama, "Llama")
 
 --- The model of a folder that Hugging Face's save_pretrained wrote (families.lua says of which families). o: { mapped =
--- true } takes the weights where they lie in the file, as models.load does.
+-- true } takes the weights where they lie in the file, as models.load does; ignore_fields: names of fields of
+-- config.json that are not known here and may be left out.
 function Llama.from_pretrained(folder, o)
   local where = "models.Llama.from_pretrained"
-  local is_mapped = check.options(where, o, "mapped").mapped
+  o = check.options(where, o, "mapped ignore_fields")
+  local is_mapped = o.mapped
   local config, sd = pretrained.read(folder, where, is_mapped)
   local c
-  c, sd = families.read(config, sd, where)
+  c, sd = families.read(config, sd, where, o.ignore_fields)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
   local tied = model.lm_head and { ["lm_head.weight"] = "model.embed_tokens.weight" } or nil
   pretrained.load(model, sd, where, { "inv_freq$", not model.lm_head and "^lm_head%." or nil }, tied, is_mapped)

@@ -74,7 +74,7 @@ local function about(folder, config, tokenizer)
   return info
 end
 
-local function of_folder(folder)
+local function of_folder(folder, ignored)
   local config = pretrained.json(folder .. "/config.json", where)
   local kind = config.model_type
   local class = kind == "gpt2" and "gpt" or families.known[kind or ""] and "llama"
@@ -82,7 +82,8 @@ local function of_folder(folder)
     check.fail("[%s] %s: %s; there are gpt2, %s", where, folder, kind == nil and "its config.json has no model_type"
       or ("models of type '%s' are not supported"):format(tostring(kind)), families.names)
   end
-  local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true })
+  local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true,
+    ignore_fields = ignored })
   local has_tokenizer = system.exists(folder .. "/tokenizer.json") or system.exists(folder .. "/vocab.json")
   local tokenizer = has_tokenizer and moth.tokenizer.load(folder) or nil
   return model, tokenizer, about(folder, config, tokenizer)
@@ -90,8 +91,9 @@ end
 
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
 -- (the ids that end a text, from 1) and chat_template. dtype converts the weights (left out: the file's), device moves
--- them.
-return signature("models.load(path path, *, dtype dtype?, device device?)", function(path, dtype, device)
+-- them. ignore_fields: names of fields of config.json that are not known here and may be left out.
+return signature("models.load(path path, *, dtype dtype?, device device?, string[] ignore_fields?)", function(path,
+  dtype, device, ignored)
   local model, tokenizer, info
   if path:find "%.gguf$" then
     model, tokenizer, info = require("moth.models.gguf").load(path, where)
@@ -100,7 +102,7 @@ return signature("models.load(path path, *, dtype dtype?, device device?)", func
     if not system.exists(path .. "/config.json") then
       check.fail("[%s] %s is neither a .gguf file nor a folder with a config.json", where, path)
     end
-    model, tokenizer, info = of_folder(path)
+    model, tokenizer, info = of_folder(path, ignored)
   end
   for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end
   if dtype then model:to { dtype = dtype } end

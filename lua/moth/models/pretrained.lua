@@ -95,6 +95,54 @@ function M.field(config, where, names, default)
   return default
 end
 
+-- Fields that any config.json may have and that change no number of a forward pass: names, ids of tokens, how to
+-- generate, how to train, what the output looks like.
+local common = {}
+for name in ([[_name_or_path transformers_version torch_dtype dtype architectures model_type use_cache return_dict
+  use_return_dict output_hidden_states output_attentions output_past torchscript use_bfloat16 id2label label2id
+  num_labels _num_labels finetuning_task task_specific_params problem_type tokenizer_class prefix bos_token_id
+  eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id bos_token eos_token pad_token
+  decoder_start_token_id initializer_range initializer_factor init_std auto_map chunk_size_feed_forward max_length
+  min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+  repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+  num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
+  remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens tf_legacy_loss
+  attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset
+  experts_implementation _experts_implementation gradient_checkpointing cache_implementation pretraining_tp
+  attention_dropout attn_pdrop embd_pdrop resid_pdrop classifier_dropout hidden_dropout unsloth_fixed
+  unsloth_version]]):gmatch "%S+" do common[name] = true end
+
+-- What these may be: other values change what is computed.
+local function is_false(v) return v == false end
+local usual = { is_encoder_decoder = is_false, is_decoder = is_false, add_cross_attention = is_false,
+  tie_encoder_decoder = is_false, use_bidirectional_attention = is_false,
+  pruned_heads = function(v) return type(v) == "table" and next(v) == nil end }
+
+--- Refuses a config.json with a field that changes the numbers and is not honoured. spec.honoured, spec.inert: names
+-- of fields that the family computes with, and of those that change nothing; spec.only: { name = function(value,
+-- config), whether that value is the one that is computed }. ignored: a list of names that the caller takes upon
+-- himself.
+function M.refuse_unknown(config, where, spec, ignored)
+  local known = {}
+  for name in (spec.honoured .. " " .. (spec.inert or "")):gmatch "%S+" do known[name] = true end
+  for _, name in ipairs(ignored or {}) do known[name] = true end
+  local names = {}
+  for name in each(config) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local value, is_right = config[name], spec.only and spec.only[name] or usual[name]
+    if not known[name] and (is_right and not is_right(value, config) or not is_right and not common[name]) then
+      check.fail("[%s] config.json: %s = %s is not supported%s", where, name,
+        type(value) == "table" and "{ … }" or tostring(value), is_right and "" or "; if it changes no number, give \z
+          ignore_fields = { \"" .. name .. "\" }")
+    end
+  end
+end
+
+--- Activations by Hugging Face's names, under those of models.Llama and models.BERT.
+M.activations = { silu = "silu", swish = "silu", gelu = "gelu", gelu_python = "gelu", gelu_pytorch_tanh = "gelu_tanh",
+  gelu_new = "gelu_tanh", gelu_fast = "gelu_tanh", relu = "relu" }
+
 --- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of
 -- names that a checkpoint may have beside. tied: { name = name of the weight that stands in where it is missing }.
 -- assign: their memory is taken over.

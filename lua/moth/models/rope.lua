@@ -2,6 +2,7 @@
 -- those of the training are made: rope_scaling of config.json.
 local moth = require "moth"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
@@ -54,6 +55,12 @@ local needs = { linear = { "factor" }, yarn = { "factor" }, dynamic = {}, defaul
   llama3 = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" } }
 local may = { "factor", "beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings" }
 
+-- All fields that are computed with; those of other kinds are left alone, as transformers does.
+local known = {}
+for name in ("rope_type type rope_theta partial_rotary_factor factor beta_fast beta_slow attention_factor mscale \z
+  mscale_all_dim truncate low_freq_factor high_freq_factor original_max_position_embeddings short_factor long_factor \z
+  finetuned"):gmatch "%S+" do known[name] = true end
+
 local function positive(name, v)
   if type(v) ~= "number" or not (v > 0 and v < math.huge) then
     check.fail("[models.Llama] %s must be a number above 0, got %s", name,
@@ -66,6 +73,11 @@ function M.check(c)
   positive("rope_theta", c.rope_theta)
   if c.local_rope_theta then positive("local_rope_theta", c.local_rope_theta) end
   local kind, s = kind_of(c)
+  for name in each(s) do
+    if not known[name] then
+      check.fail("[models.Llama] rope_scaling.%s is not supported (of '%s')", tostring(name), kind)
+    end
+  end
   for _, name in ipairs(needs[kind]) do positive(("rope_scaling.%s of '%s'"):format(name, kind), s[name]) end
   for _, name in ipairs(may) do
     if s[name] ~= nil then positive("rope_scaling." .. name, s[name]) end
