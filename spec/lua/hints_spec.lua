@@ -89,4 +89,13 @@ describe("a method called with a dot", function()
     assert.matches("HINT: a tensor is compared by methods", says "print(moth.ones(1) < 1)")
     assert.is_nil(says "local self; print(self.x)":find("HINT", 1, true))
   end)
+
+  it("leaves a field alone that is read and called in one line", function()
+    local m = require("moth").nn.Linear(1, 1)
+    local function first(o) if o.sreset then o:sreset() end return true end
+    local function later(x, o) x = x + 1 if o.sreset_too then o:sreset_too() end return x end
+    for _ = 1, 2 do assert.is_true(first(m)) end
+    assert.equal(2, later(1, m))
+    assert.error_matches(function() m:sreset_three() end, "Linear has no method 'sreset_three'")
+  end)
 end)

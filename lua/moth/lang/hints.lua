@@ -23,18 +23,22 @@ do
   end
 end
 
--- Whether the line of `f` that runs calls the method `key` of something. @treturn int the slot of the object, or nil
+-- Whether the line of `f` that runs calls the method `key` of something, and does not read it as a field as well, as
+-- `if o.x then o:x() end` does. @treturn int the slot of the object, or nil
 local function called(f, line, key)
   if not GET then return nil end
-  for pc = 2, util.funcinfo(f).bytecodes - 1 do
+  local found
+  for pc = 1, util.funcinfo(f).bytecodes - 1 do
     if util.funcinfo(f, pc).currentline == line then
       local op, a, b, c = decode(f, pc)
       if op == GET and util.funck(f, -c - 1) == key then
         local before, slot, _, _, from = decode(f, pc - 1)
-        if before == MOV and slot == a + APART and from == b then return b end
+        if not (before == MOV and slot == a + APART and from == b) then return nil end
+        found = found or b
       end
     end
   end
+  return found
 end
 
 --- Raises the error of `object:key(…)`, if that is what the Lua code does just now with a key that its object lacks; a
