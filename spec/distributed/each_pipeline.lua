@@ -71,6 +71,28 @@ return function(rank, size)
   list = layers()
   list[8] = list[1]
   compare(list, { microbatches = 3, schedule = "gpipe" }, 9, mse)
+
+  -- gradients add up over steps, also those of shared weights; their norm over all stages
+  do
+    local one, x = nn.Sequential(unpack(list)):clone(), moth.randn(6, 6)
+    for _, m in ipairs(list) do m:zero_grad() end
+    local tied = dist.pipeline(list, { microbatches = 3, schedule = "1f1b" })
+    for i = 1, 2 do
+      tied:step(x * i, x, mse)
+      mse(one(x * i), x):backward()
+    end
+    for _, kind in ipairs { 2, math.huge } do
+      near(tied:clip_grad_norm_(kind == 2 and 0.05 or 1e-3, kind),
+        nn.utils.clip_grad_norm_(one:parameters(), kind == 2 and 0.05 or 1e-3, kind), "norm")
+    end
+    for _, p in tied:named_parameters() do
+      local found = false
+      for _, q in one:named_parameters() do
+        found = found or moth.equal(p:detach(), q:detach()) and (p.grad - q.grad):abs():max():item() < 1e-6
+      end
+      assert(found, "a gradient of two steps")
+    end
+  end
   local made = 0
   local lazy = {}
   for i = 1, size + 1 do

@@ -155,6 +155,31 @@ return function(rank, size)
     local ok, message = pcall(fn, ...)
     assert(not ok and message:find(text, 1, true), message)
   end
+
+  -- weights that are tied stay so
+  local Tied = nn.class("Tied")
+  function Tied:__init()
+    self.e, self.h = nn.Embedding(9, 6), nn.Linear(6, 9, { bias = false })
+    self.h.weight = self.e.weight
+  end
+  function Tied:forward(index) return self.h(self.e(index)) end
+  local one = Tied()
+  local tied = one:clone()
+  assert(tied.h.weight == tied.e.weight)
+  fails("parameter 'h.weight' is shared with Embedding.weight, which is cut along dimension 1", tp.parallelize,
+    tied:clone(), mesh, { e = "row" })
+  fails("is shared with Embedding.weight, which is cut along dimension 1", tp.parallelize, tied:clone(), mesh,
+    { e = "row", h = "row" })
+  tp.parallelize(tied, mesh, { e = "row", h = tp.ColwiseParallel { output_layouts = "replicate" } })
+  local words = moth.tensor({ 1, 5, 9, 3 }, { dtype = moth.int64 })
+  for _ = 1, 2 do
+    for _, m in ipairs { one, tied } do
+      m:zero_grad()
+      m(words):square():sum():backward()
+      moth.optim.LAMB(m:parameters(), { lr = 0.1 }):step()
+    end
+    compare.modules("tied", tied, one, 1e-5)
+  end
   fails("no module is called '3' in Sequential", tp.parallelize, mlp, mesh, { ["3"] = "row" })
   fails("expected a style", tp.parallelize, mlp, mesh, { ["0"] = "rows" })
   fails("style 'heads' takes nn.MultiheadAttention, got nn.Linear", tp.parallelize, mlp, mesh, { ["0"] = "heads" })

@@ -18,7 +18,6 @@ local collectives = require "moth.distributed.collectives"
 local each = require "moth.each"
 local fully = require "moth.distributed.fully_shard"
 local mesh = require "moth.distributed.mesh"
-local moth = require "moth"
 local Module = require "moth.nn.module"
 local signature = require "moth.utils.signature"
 local state = require "moth.distributed.state_dict"
@@ -107,7 +106,7 @@ FSDP.__init = signature.init(NAME .. "(Module module, *, ProcessGroup process_gr
     if key == "buffer_dtype" then
       for _, m in ipairs(o.module:modules()) do
         for name, b in each(m:registry "_buffers") do
-          if b:dtype().is_floating_point then rawset(m._buffers, name, b:to(value)) end
+          if b:dtype().is_floating_point then m:place("_buffers", name, b:to(value)) end
         end
       end
     elseif key ~= "keep_low_precision_grads" then
@@ -256,16 +255,11 @@ FSDP.summon_full_params = signature.method(NAME .. ".summon_full_params(callable
 function(self, fn, writeback)
   local list = {}
   for _, m in ipairs(self.module:modules()) do
-    if fully.unit(m) then
-      list[#list + 1] = m
-      m.unshard()
-    end
+    local unit = fully.unit(m)
+    if unit then list[#list + 1] = { unit, unit:show_whole() } end
   end
   local function done(ok, ...)
-    for _, m in ipairs(list) do
-      if writeback then moth.no_grad(function() fully.unit(m):write_back() end) end
-      m.reshard()
-    end
+    for _, pair in ipairs(list) do pair[1]:hide_whole(pair[2], writeback) end
     if not ok then error((...), 0) end
     return ...
   end

@@ -54,12 +54,14 @@ function Tree:__init() self.units, self.depth, self.forward, self.now, self.back
 local Unit = class("Unit")
 
 -- Puts the whole parameters where the modules look for them, or the shards.
+local function put(unit, list)
+  for i, places in ipairs(unit.places) do
+    for _, place in ipairs(places) do place[1]:place("_parameters", place[2], list[i]) end
+  end
+end
 local function show(unit, whole)
   unit.is_shown = whole
-  for i, places in ipairs(unit.places) do
-    local t = whole and unit.full[i] or unit.shards[i]
-    for _, place in ipairs(places) do place[1]:place("_parameters", place[2], t) end
-  end
+  put(unit, whole and unit.full or unit.shards)
 end
 
 -- All ranks have the same units. Asked once, but not by fake tensors.
@@ -182,12 +184,20 @@ function Unit:before_backward()
   end
 end
 
--- What was written into the whole parameters, to the shards.
-function Unit:write_back()
+--- Whole parameters of the shards' dtype where the modules look for them; and back: with `write`, what they are then
+-- goes into the shards. All ranks call it.
+function Unit:show_whole()
+  local whole = {}
   for i, p in ipairs(self.shards) do
-    local cuts, whole = placement.of(p).cuts, self.full[i]:detach()
-    if whole:dim() == 0 then whole = whole:reshape(1) end
-    p:detach():copy_(placement.part(whole, cuts[#cuts]))
+    whole[i] = Parameter(placement.full_tensor(p), { requires_grad = B.requires_grad(p) })
+  end
+  put(self, whole)
+  return whole
+end
+function Unit:hide_whole(whole, write)
+  put(self, self.shards)
+  for i, p in ipairs(write and self.shards or {}) do
+    moth.no_grad(function() p:copy_(placement.fitted(whole[i]:detach(), p)) end)
   end
 end
 

@@ -103,15 +103,42 @@ end
 
 -- Parameters -----------------------------------------------------------------------------------------
 
+local part_of = setmetatable({}, { __mode = "k" }) -- a parameter that was cut -> { part =, cut =, name = whose it was }
+
 local function cut(module, name, group, dim, o)
   local p = module._parameters[name]
   if p == nil then return end
-  local where = ("[distributed.tp] %s.%s %s"):format(module.__name, name, B.format(p))
+  local own = ("%s.%s"):format(module.__name, name)
+  local where = ("[distributed.tp] %s %s"):format(own, B.format(p))
   if placement.of(p) then check.fail("%s is cut already", where) end
-  local c = placement.cut(group, dim, p:size(dim), o, where)
+  local c, known = placement.cut(group, dim, p:size(dim), o, where), part_of[p]
+  if known then -- tied to one that was cut before: it stays so
+    local d = known.cut
+    if d.group ~= group or d.dim ~= c.dim or d.parts ~= c.parts or d.unit ~= c.unit then
+      check.fail("%s is shared with %s, which is cut along dimension %d: give both styles that cut it the same way",
+        where, known.name, d.dim)
+    end
+    module:place("_parameters", name, known.part)
+    return known.part
+  end
   local part = Parameter(placement.part(p, c), { requires_grad = p:requires_grad() })
+  part_of[p] = { part = part, cut = c, name = own }
   module:place("_parameters", name, placement.set(part, p.shape, { c }))
   return part
+end
+
+-- No module has a parameter whole that another one has in parts.
+local function check_tied(module)
+  for path, m in module:named_modules() do
+    for name, p in Ordered.items(m:registry("_parameters")) do
+      local known = part_of[p]
+      if known then
+        check.fail("[distributed.tp.parallelize] parameter '%s' is shared with %s, which is cut along dimension %d: \z
+          give '%s' a style that cuts it the same way", path == "" and name or path .. "." .. name, known.name,
+          known.cut.dim, path)
+      end
+    end
+  end
 end
 
 local function layout_of(o, key, default)
@@ -256,19 +283,19 @@ end
 -- A module whose parameters all ranks have, on their part of the positions: gradients are summed over the ranks.
 function styles.sequence(module, group)
   local forward = module.forward
-  local function enter(registry)
+  local function enter(m)
     local own = {}
-    for name, p in Ordered.items(registry) do
-      own[#own + 1] = { registry, name, p }
-      rawset(registry, name, dnn.copy_to(p, { group = group }))
+    for name, p in Ordered.items(m._parameters) do
+      own[#own + 1] = { m, name, p }
+      m:place("_parameters", name, dnn.copy_to(p, { group = group }))
     end
     return own
   end
   local function leave(own)
-    for _, place in ipairs(own) do rawset(unpack(place)) end
+    for _, c in ipairs(own) do c[1]:place("_parameters", c[2], c[3]) end
   end
   module.forward = function(self, ...)
-    local own, outer = enter(self._parameters), around.push(enter, leave, self._parameters)
+    local own, outer = enter(self), around.push(enter, leave, self)
     local function done(ok, ...)
       around.pop(outer)
       leave(own)
@@ -372,6 +399,7 @@ M.parallelize = signature("distributed.tp.parallelize(Module module, DeviceMesh|
   for _, b in module:named_buffers() do give(b) end
   for _, w in ipairs(works) do w:wait() end
   for _, item in ipairs(todo) do styles[item[2]](item[1], group, item[3], item[4]) end
+  check_tied(module)
   return module
 end)
 

@@ -21,6 +21,7 @@ local moth = require "moth"
 local schedule = require "moth.distributed.pipeline.schedule"
 local signature = require "moth.utils.signature"
 local Stage = require "moth.distributed.pipeline.stage"
+local utils = require "moth.nn.utils"
 
 local WHERE = "[distributed.pipeline] "
 local SHARED = 2 ^ 20 + 2 -- the tag of gradients of shared parameters
@@ -147,26 +148,35 @@ local function count(list)
   return n
 end
 
+-- Gradients of shared parameters that were there before a step, which are sums already.
+local function set_aside(self)
+  local before = {}
+  for i, s in ipairs(self._shared) do before[i], s.parameter.grad = s.parameter.grad or false, nil end
+  return before
+end
+
 -- Gradients of shared parameters: the first of their ranks adds them up, in the order of the ranks, and gives the sum
 -- to the others.
-local function add_shared(self)
+local function add_shared(self, before)
   local function rank(r) return self._group.ranks[r + 1] end
-  for _, s in ipairs(self._shared) do
-    local p, first, o = s.parameter, s.ranks[1], { group = self._group, tag = SHARED }
-    moth.no_grad(function()
-      if not p.grad then p.grad = moth.zeros_like(p) end
-      if self._group.rank ~= first then
-        messages.send(p.grad, rank(first), o)
-        messages.recv(p.grad, rank(first), o)
-        return
-      end
+  local function add(s, p, was)
+    local first, o = s.ranks[1], { group = self._group, tag = SHARED }
+    if not p.grad then p.grad = moth.zeros_like(p) end
+    if self._group.rank ~= first then
+      messages.send(p.grad, rank(first), o)
+      messages.recv(p.grad, rank(first), o)
+    else
       local other = moth.empty_like(p.grad)
       for i = 2, #s.ranks do
         messages.recv(other, rank(s.ranks[i]), o)
         p.grad:add_(other)
       end
       for i = 2, #s.ranks do messages.send(p.grad, rank(s.ranks[i]), o) end
-    end)
+    end
+    if was then p.grad:add_(was) end
+  end
+  for i, s in ipairs(self._shared) do
+    if s.parameter:requires_grad() then moth.no_grad(add, s, s.parameter, before[i]) end
   end
 end
 
@@ -262,14 +272,30 @@ end
 -- dimension is cut into micro-batches of nearly the same size.
 Pipeline.step = signature.method("distributed.pipeline.step(any x?, any y?, callable lossf, *, bool sum=false)",
 function(self, x, y, lossf, sum)
+  local before = set_aside(self)
   local total = perform(self, x, y, lossf, sum)
-  add_shared(self)
+  add_shared(self, before)
   if self._data_parallel then average(self) end
   local value = total or moth.empty {}
   local root = self._group.ranks[self.schedule.place[self.schedule.stages] + 1]
   local loss = value:to(moth.float32)
   collectives.broadcast(loss, root, { group = self._group })
   return loss
+end)
+
+--- Scales the gradients so that the norm of those of all stages, as one vector, is at most max_norm; returns the norm
+-- before. (nn.utils.clip_grad_norm_ sees the layers of this rank.) All ranks call it.
+Pipeline.clip_grad_norm_ = signature.method("distributed.pipeline.clip_grad_norm_(number max_norm, \z
+  number norm_type=2)", function(self, most, kind)
+  local own, elsewhere = {}, {}
+  for _, s in ipairs(self._shared) do elsewhere[s.parameter] = s.ranks[1] ~= self._group.rank end -- counted once
+  for _, p in ipairs(self:parameters()) do if not elsewhere[p] then own[#own + 1] = p end end
+  local infinite, norm = kind == math.huge, utils.grad_norm(own, kind):reshape(1)
+  local total = infinite and norm or norm:pow(kind)
+  collectives.all_reduce(total, { op = infinite and "max" or "sum", group = self._group })
+  total = (infinite and total or total:pow(1 / kind)):reshape({})
+  utils.clip_grads_with_norm_(self:parameters(), most, total)
+  return total
 end)
 
 --- The result of a batch, on the rank of the last stage; nil on the others. For evaluation: nothing is recorded.
