@@ -158,6 +158,18 @@ return function(rank, size)
     compare.modules("clipped", m, whole)
   end
 
+  -- a loss of each rank, and one decision for all
+  do
+    local plain, ddp = nets[true]:clone(), dist.DistributedDataParallel(nets[true]:clone())
+    local o = { line_search_fn = "strong_wolfe", max_iter = 4 }
+    local a, b = optim.LBFGS(ddp:parameters(), o), optim.LBFGS(plain:parameters(), o)
+    for _ = 1, 2 do
+      run(ddp, a, "LBFGS", mine, target)
+      run(plain, b, "LBFGS", x, y)
+    end
+    compare.modules("DDP LBFGS", ddp.module, plain, 1e-4)
+  end
+
   -- the state over the ranks: of whole parameters, by optimizers that step each by itself
   for _, name in ipairs { "LAMB", "Adafactor", "Muon" } do
     local whole = nets[name == "Muon"]

@@ -100,6 +100,44 @@ return function(rank, size)
   for _ = 1, 2 do m(mine):square():mean():backward() end
   assert(after == 2 and m.weight.grad:abs():sum():item() == 0, "hooks")
 
+  -- a gradient that is differentiated, also where the result's own gradient is a constant
+  do
+    local one = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 6))
+    local cut = one:clone()
+    for i = 1, 3, 2 do dist.fully_shard(cut[i], { reshard_after_forward = true }) end
+    dist.fully_shard(cut, { reshard_after_forward = true })
+    for power = 1, 2 do
+      local function penalty(net, v)
+        v = v:clone():requires_grad_()
+        local g = moth.autograd.grad(net(v):pow(power):sum(), v, { create_graph = true })
+        return (type(g) == "table" and g[1] or g):square():mean()
+      end
+      for _ = 1, 2 do
+        one:zero_grad()
+        cut:zero_grad()
+        penalty(cut, mine):backward()
+        penalty(one, x):backward()
+        compare.modules("penalty", cut, one)
+      end
+    end
+  end
+
+  -- a result that is an object
+  do
+    local Result, Outer = nn.class("Result"), nn.class("Outer")
+    function Result:__init() self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6) end
+    function Result:forward(v) return setmetatable({ out = self.b(self.a(v)) }, { __index = {} }) end
+    function Outer:__init() self.r, self.c = Result(), nn.Linear(6, 6) end
+    function Outer:forward(v) return self.c(self.r(v).out) end
+    local one = Outer()
+    local cut = one:clone()
+    dist.fully_shard(cut.r)
+    dist.fully_shard(cut)
+    cut(mine):square():mean():backward()
+    one(x):square():mean():backward()
+    compare.modules("an object", cut, one)
+  end
+
   -- other methods
   local Two = nn.class("Two")
   function Two:__init() self.a = nn.Linear(6, 5) end

@@ -173,6 +173,7 @@ local function find(self)
     local own = placement.is_cut_over(p, self._group) -- experts: each rank has others
     if (p:requires_grad() or before[p]) and not own then
       self._params[#self._params + 1], self._names[#self._names + 1] = p, name
+      placement.set_replicas(p, self._group)
     elseif not own then
       self._rest[#self._rest + 1] = p
     end

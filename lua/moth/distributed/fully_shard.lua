@@ -121,7 +121,7 @@ local function end_of_backward(tree, message)
   end
   for _, unit in ipairs(tree.units) do U.flush(unit.handle) end
   for _, unit in ipairs(tree.units) do
-    if unit.reshard_after_backward then U.reshard(unit.handle) end
+    if unit.reshard_after_backward and not tree.is_kept then U.reshard(unit.handle) end
   end
   for _, unit in ipairs(tree.units) do U.finish(unit.handle) end
 end
@@ -162,13 +162,28 @@ local function enter_again(unit)
 end
 local function leave_again(state) show(state[1], state[2]) end
 
+-- A backward through the units has begun. Of one that is recorded (create_graph) whole parameters are kept, as another
+-- one reads them, which may come to the parameters without passing a result of a unit.
+local function begin_backward(tree)
+  if tree.in_backward then return end
+  tree.in_backward, tree.is_kept = true, B.grad_enabled()
+  B.queue_callback(function(message) end_of_backward(tree, message) end)
+  local weak = setmetatable({ tree = tree }, { __mode = "v" })
+  for _, unit in ipairs(tree.is_kept and tree.units or {}) do
+    U.set_after_backward(unit.handle, unit.sync, false)
+    for _, p in ipairs(unit.is_watched and {} or unit.full) do
+      if B.requires_grad(p) then
+        p:register_hook(function() if weak.tree then begin_backward(weak.tree) end end)
+      end
+    end
+    unit.is_watched = true
+  end
+end
+
 -- Called by the first gradient of a result.
 function Unit:before_backward()
   local tree = self.tree
-  if not tree.in_backward then
-    tree.in_backward = true
-    B.queue_callback(function(message) end_of_backward(tree, message) end)
-  end
+  begin_backward(tree)
   U.ready(self.handle)
   local order, next_one = tree.backward, self.prefetch_backward
   if not next_one then
@@ -201,12 +216,12 @@ function Unit:hide_whole(whole, write)
   end
 end
 
--- fn(tensor) for the tensors among values, also in plain tables.
+-- fn(tensor) for the tensors among values, also in tables, and objects that are no modules.
 local function each_tensor(v, fn, depth)
   if B.is_tensor(v) then
     fn(v)
-  elseif type(v) == "table" and depth < 8 and check.is_plain(v) then
-    for _, inner in each(v) do each_tensor(inner, fn, depth + 1) end
+  elseif type(v) == "table" and depth < 8 and (check.is_plain(v) or not v.__module) then
+    for _, inner in each(v) do each_tensor(inner, fn, depth + (check.is_plain(v) and 1 or 3)) end
   end
 end
 
@@ -381,7 +396,8 @@ local function shard(unit, p, source, o)
   B.free(rows) -- handles: memory is not to wait for the collector
   if unit.group.size > 1 then B.free(part) end
   placement.set(p, shape, cuts)
-  placement.of(p).scalar, placement.of(p).replicas = scalar or nil, unit.replicas
+  placement.of(p).scalar = scalar or nil
+  placement.set_replicas(p, unit.replicas)
 end
 
 local policies = { param_dtype = "dtype", reduce_dtype = "dtype", output_dtype = "dtype", cast_forward_inputs = "bool" }

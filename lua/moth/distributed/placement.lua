@@ -20,6 +20,7 @@ local signature = require "moth.utils.signature"
 local M = {}
 
 local known = setmetatable({}, { __mode = "k" })
+local replicas = setmetatable({}, { __mode = "k" }) -- parameter -> the group of ranks that train the same on other data
 
 local function copy(list)
   local out = {}
@@ -41,6 +42,9 @@ function M.share(t, like)
   known[t] = known[like]
   return t
 end
+
+--- Records that the ranks of a group have the same t, and each its part of a batch.
+function M.set_replicas(t, group) replicas[t] = group end
 
 --- The shape of the whole tensor, that of t itself where it has no placement.
 function M.whole_shape(t)
@@ -303,7 +307,7 @@ function M.vector(parameters)
       local p = parameters[i]
       order[#order + 1], n = p, n + p:numel()
       local list = { unpack(set.groups) }
-      list[#list + 1] = known[p] and known[p].replicas
+      list[#list + 1] = replicas[p]
       for _, group in ipairs(list) do
         if not seen[group] then
           seen[group], every[#every + 1] = true, group
@@ -364,9 +368,13 @@ function M.of_gradients(list)
   return out
 end
 
---- Whether a list has parameters that are cut over ranks.
+--- Whether a list has parameters that are cut over ranks; or some of which other ranks have replicas, too.
 function M.any(parameters)
   for _, p in ipairs(parameters) do if known[p] then return true end end
+  return false
+end
+function M.any_or_replicas(parameters)
+  for _, p in ipairs(parameters) do if known[p] or replicas[p] then return true end end
   return false
 end
 

@@ -13,7 +13,8 @@
 -- It ends early where the largest gradient is at most tolerance_grad, or the step or the change of the loss at most
 -- tolerance_change. All is one state, that of the first parameter.
 --
--- Of parameters that are cut over ranks products are those of whole vectors, and the loss is the mean of the ranks'.
+-- Of parameters that are cut over ranks products are those of whole vectors. Where ranks train on parts of a batch, as
+-- with DistributedDataParallel, the loss is their mean.
 local B = require "moth_lua"
 local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
@@ -60,7 +61,7 @@ end
 -- What an iteration needs of vectors: the parameters in their order, and functions.
 local function vectors(params)
   local placement, total, mean = package.loaded["moth.distributed.placement"], nil, nil
-  if placement and placement.any(params) then params, total, mean = placement.vector(params) end
+  if placement and placement.any_or_replicas(params) then params, total, mean = placement.vector(params) end
   local function over(fn, op, a, b)
     if not total then return fn(a, b) end
     return total(function(from, n) return fn(a:narrow(1, from, n), b and b:narrow(1, from, n)) end, op)
