@@ -278,4 +278,99 @@ describe("GGUF files", function()
     refused("bos_token_id is 7, there are 1 tokens", { ["tokenizer.ggml.tokens"] = { "a" },
       ["tokenizer.ggml.model"] = "llama", ["tokenizer.ggml.bos_token_id"] = 7 })
   end)
+
+  it("have the same logits behind a GGUF file, for each rope_scaling", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function() os.remove(path) end)
+    local ids = moth.randint(1, 20, { 1, 40 }):to(moth.int64)
+    local kinds = {
+      { rope_type = "linear", factor = 4 }, { rope_type = "dynamic", factor = 2 }, { rope_type = "default" },
+      { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+        original_max_position_embeddings = 16 },
+      { rope_type = "yarn", factor = 4, original_max_position_embeddings = 16 }, { rope_type = "yarn", factor = 4 },
+      { rope_type = "yarn", factor = 4, beta_fast = 3, beta_slow = 0.2, original_max_position_embeddings = 16 },
+      { rope_type = "yarn", factor = 4, attention_factor = 0.7, original_max_position_embeddings = 16 },
+      { rope_type = "yarn", factor = 4, mscale = 0.5, mscale_all_dim = 2, original_max_position_embeddings = 16 },
+      { rope_type = "yarn", factor = 4, truncate = false, original_max_position_embeddings = 16 },
+      { rope_type = "yarn", factor = 4, truncate = false, attention_factor = 0.7, beta_fast = 9 },
+      false,
+    }
+    local seen = {}
+    for k, scaling in ipairs(kinds) do
+      moth.manual_seed(1)
+      local model = moth.models.Llama { vocab_size = 20, hidden_size = 32, intermediate_size = 16,
+        num_hidden_layers = 2, num_attention_heads = 2, max_position_embeddings = 64, rope_theta = 500,
+        rope_scaling = scaling or nil, initializer_range = 0.5 }
+      moth.models.save_gguf(model:eval(), path)
+      local want, got = moth.no_grad(model, ids), moth.no_grad(moth.models.load(path), ids)
+      assert.is_close(want, got, { rtol = 1e-4, atol = 2e-4 })
+      seen[k] = want
+    end
+    for _, k in ipairs { 7, 8, 9, 10 } do -- the fields count
+      assert.is_true((seen[k] - seen[5]):abs():max():item() > 0.01, "kind " .. k)
+    end
+  end)
+
+  it("have the same ids behind a GGUF file, whatever stands around a text", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function() os.remove(path) end)
+    local function json(name)
+      local f = assert(io.open("spec/llm/fixtures/" .. name .. "/tokenizer.json"))
+      local t = cjson.decode(f:read "*a")
+      f:close()
+      for key, v in pairs(t) do if v == cjson.null then t[key] = nil end end
+      return t
+    end
+    local model = moth.models.GPT { vocab_size = 420, n_layer = 1, n_head = 1, n_embd = 4, block_size = 8 }
+    local function template(before, behind)
+      local single, special = { { Sequence = { id = "A" } } }, {}
+      if before then table.insert(single, 1, { SpecialToken = { id = before } }) end
+      if behind then table.insert(single, { SpecialToken = { id = behind } }) end
+      for _, token in ipairs { before or behind, behind } do
+        special[token] = { ids = { token == "<|begin|>" and 0 or 1 } }
+      end
+      return { type = "TemplateProcessing", single = single, special_tokens = special }
+    end
+    local texts = { "It is the moon", "", "e\204\129 caf\195\169 12345 \n x", "<|begin|>hello<|end|> you" }
+    for what, change in pairs {
+      plain = function() end, ["nothing around"] = function(t) t.post_processor = nil end,
+      ["behind"] = function(t) t.post_processor = template(nil, "<|end|>") end,
+      ["both"] = function(t) t.post_processor = template("<|begin|>", "<|end|>") end,
+      ["normal form"] = function(t) t.normalizer = { type = "NFC" } end,
+      ["merges in words"] = function(t) t.model.ignore_merges = false end,
+    } do
+      local t = json "llama"
+      change(t)
+      local tokenizer = moth.data.Tokenizer(t)
+      moth.models.save_gguf(model, path, { tokenizer = tokenizer })
+      local fields = moth.gguf.load(path).metadata
+      assert.equal("boolean", type(fields["tokenizer.ggml.add_bos_token"]), what)
+      assert.equal("boolean", type(fields["tokenizer.ggml.add_eos_token"]), what)
+      local _, again = moth.models.load(path)
+      for _, text in ipairs(texts) do
+        for _, around in ipairs { true, false } do
+          assert.same(tokenizer:encode(text, around), again:encode(text, around), what .. ": " .. text)
+        end
+      end
+    end
+    local lower = json "llama"
+    lower.normalizer = { type = "Lowercase" }
+    assert.error_matches(function()
+      moth.models.save_gguf(model, path, { tokenizer = moth.data.Tokenizer(lower) })
+    end, "llama.cpp does not know the normalizer 'lower")
+  end)
+
+  it("keep special tokens and all ids that end a text", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function() os.remove(path) end)
+    local model, tokenizer = moth.models.load "spec/llm/fixtures/llama"
+    model.config.eos = { 2, 5, 7 }
+    tokenizer.special_tokens = { bos_token = "<|begin|>", eos_token = "<|end|>", pad_token = tokenizer:token(9) }
+    moth.models.save_gguf(model, path, { tokenizer = tokenizer })
+    local _, again, info = moth.models.load(path)
+    assert.same({ 2, 5, 7 }, info.eos)
+    assert.same(tokenizer.special_tokens, again.special_tokens)
+    model.config.eos = { 2, 5, 7, 8 }
+    assert.error_matches(function() moth.models.save_gguf(model, path) end, "3 ids that end a text, the model 4")
+  end)
 end)

@@ -5,6 +5,7 @@ local each = require "moth.each"
 local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
+local rope = require "moth.models.rope"
 local words = require "moth.data.words"
 
 local M = {}
@@ -60,7 +61,10 @@ end
 
 -- What fields must be that are no whole numbers.
 local forms = { ["rope.scaling.type"] = "text", ["rope.scaling.factor"] = "number",
-  ["rope.scaling.attn_factor"] = "number", ["rope.freq_base"] = "number", ["rope.freq_base_swa"] = "number",
+  ["rope.scaling.attn_factor"] = "number", ["rope.scaling.yarn_attn_factor"] = "number",
+  ["rope.scaling.yarn_ext_factor"] = "number", ["rope.scaling.yarn_beta_fast"] = "number",
+  ["rope.scaling.yarn_beta_slow"] = "number", ["rope.scaling.yarn_log_multiplier"] = "number",
+  ["rope.freq_base"] = "number", ["rope.freq_base_swa"] = "number",
   ["attention.layer_norm_rms_epsilon"] = "number", attn_logit_softcapping = "number",
   final_logit_softcapping = "number" }
 
@@ -108,12 +112,25 @@ end
 
 local function scaling_of(of, where, path)
   local kind = of("rope.scaling.type", "none")
-  if kind == "none" then return nil end
+  local function field(name) return of("rope.scaling." .. name, false) end
+  local attention = field "attn_factor" or nil
+  if kind == "none" then return attention and { rope_type = "default", attention_factor = attention } end
   if kind ~= "linear" and kind ~= "yarn" then
     check.fail("[%s] %s: rope.scaling.type '%s' is not supported; there are linear and yarn", where, path, kind)
   end
-  return { rope_type = kind, factor = of "rope.scaling.factor", attention_factor = of("rope.scaling.attn_factor", false)
-    or nil, original_max_position_embeddings = of("rope.scaling.original_context_length", false) or nil }
+  local s = { rope_type = kind, factor = of "rope.scaling.factor", attention_factor = attention,
+    original_max_position_embeddings = field "original_context_length" or nil }
+  if kind == "linear" then return s end
+  for _, name in ipairs { "yarn_ext_factor", "yarn_log_multiplier" } do
+    local v, plain = field(name), name == "yarn_ext_factor" and 1 or 0
+    if v and v ~= plain then
+      check.fail("[%s] %s: rope.scaling.%s = %g is not supported", where, path, name, v)
+    end
+  end
+  s.beta_fast, s.beta_slow = field "yarn_beta_fast" or nil, field "yarn_beta_slow" or nil
+  -- attn_factor is what comes to YaRN's own factor; yarn_attn_factor is the whole, as Hugging Face's attention_factor.
+  s.attention_factor = attention and attention * rope.mscale(s.factor) or field "yarn_attn_factor" or nil
+  return s
 end
 
 -- Phi-3's weights that lie in one another.
@@ -215,12 +232,20 @@ local patterns = { ["llama-bpe"] = LLAMA3:gsub("%%d", "3"), qwen2 = LLAMA3:gsub(
 patterns.llama3, patterns["llama-v3"] = patterns["llama-bpe"], patterns["llama-bpe"]
 local whole_words = { ["llama-bpe"] = true, llama3 = true, ["llama-v3"] = true, tekken = true } -- ignore_merges
 local CONTROL, USER = 3, 4 -- types of tokens
+-- The fields of special tokens.
+local ids_of = { bos = "bos_token_id", eos = "eos_token_id", unk = "unknown_token_id", pad = "padding_token_id",
+  sep = "seperator_token_id", mask = "mask_token_id" }
 
 local numbers, texts = { list = "number" }, { list = "text" }
 local Tokens = { ["tokenizer.ggml.model"] = "text?", ["tokenizer.ggml.tokens"] = texts,
   ["tokenizer.ggml.token_type"] = numbers, ["tokenizer.ggml.scores"] = numbers, ["tokenizer.ggml.merges"] = texts,
   ["tokenizer.ggml.pre"] = "text?", ["tokenizer.ggml.unknown_token_id"] = "count?",
   ["tokenizer.ggml.bos_token_id"] = "count?", ["tokenizer.ggml.eos_token_id"] = "count?",
+  ["tokenizer.ggml.padding_token_id"] = "count?", ["tokenizer.ggml.seperator_token_id"] = "count?",
+  ["tokenizer.ggml.mask_token_id"] = "count?", ["tokenizer.ggml.eot_token_id"] = "count?",
+  ["tokenizer.ggml.eom_token_id"] = "count?", ["tokenizer.ggml.add_bos_token"] = "flag?",
+  ["tokenizer.ggml.add_eos_token"] = "flag?", ["tokenizer.ggml.add_space_prefix"] = "flag?",
+  ["tokenizer.moth.normalizer"] = "text?", ["tokenizer.moth.ignore_merges"] = "flag?",
   ["tokenizer.chat_template"] = "text?" }
 
 -- What a tokenizer.json would say; nil: the file has no tokenizer.
@@ -239,6 +264,10 @@ local function tokenizer_of(metadata, path, where)
   local out = { model = { type = "BPE", vocab = vocab }, added_tokens = added }
   if kind == "gpt2" then
     out.model.merges, out.model.ignore_merges = of "merges" or {}, whole_words[of "pre"]
+    if metadata["tokenizer.moth.ignore_merges"] ~= nil then
+      out.model.ignore_merges = metadata["tokenizer.moth.ignore_merges"]
+    end
+    if metadata["tokenizer.moth.normalizer"] then out.normalizer = { type = metadata["tokenizer.moth.normalizer"] } end
     local byte_level = { type = "ByteLevel", add_prefix_space = false, use_regex = false }
     if of "pre" == nil or of "pre" == "gpt-2" or of "pre" == "default" then
       byte_level.use_regex = nil
@@ -263,13 +292,23 @@ local function tokenizer_of(metadata, path, where)
   else
     check.fail("[%s] %s: its tokenizer is of kind '%s'; there are gpt2 and llama", where, path, tostring(kind))
   end
-  local bos = of "bos_token_id"
-  if bos and not tokens[bos + 1] then
-    check.fail("[%s] %s: bos_token_id is %d, there are %d tokens", where, path, bos, #tokens)
+  -- Ids around a text. Left out, add_bos_token is true for SentencePiece and Llama 3's words, as in llama.cpp.
+  local single, around = { { Sequence = { id = "A" } } }, {}
+  local function put(name, at)
+    local id = of(name)
+    if id and not tokens[id + 1] then
+      check.fail("[%s] %s: %s is %d, there are %d tokens", where, path, name, id, #tokens)
+    end
+    if id and at then
+      table.insert(single, at, { SpecialToken = { id = tokens[id + 1] } })
+      around[tokens[id + 1]] = { ids = { id } }
+    end
   end
-  if bos and (of "add_bos_token" or of "add_bos_token" == nil and kind == "llama") then
-    out.post_processor = { type = "TemplateProcessing", single = { { SpecialToken = { id = tokens[bos + 1] } },
-      { Sequence = { id = "A" } } }, special_tokens = { [tokens[bos + 1]] = { ids = { bos } } } }
+  local default = of "add_bos_token" == nil and (kind == "llama" or whole_words[of "pre"])
+  put("eos_token_id", of "add_eos_token" and 2)
+  put("bos_token_id", (of "add_bos_token" or default) and 1)
+  if next(around) then
+    out.post_processor = { type = "TemplateProcessing", single = single, special_tokens = around }
   end
   return moth.data.Tokenizer(out)
 end
@@ -297,14 +336,21 @@ function M.load(path, where)
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
   pretrained.load(model, own, where, ignore, nil, true)
   if model.reset_buffers then model:reset_buffers() end
-  local eos, bos = file.metadata["tokenizer.ggml.eos_token_id"], file.metadata["tokenizer.ggml.bos_token_id"]
+  local ends = {} -- of a text, of a turn, of a message
+  for _, name in ipairs { "eos", "eot", "eom" } do
+    local id = file.metadata["tokenizer.ggml." .. name .. "_token_id"]
+    if id then ends[#ends + 1] = id + 1 end
+  end
   if tokenizer then
-    tokenizer.special_tokens = { bos_token = bos and tokenizer:token(bos + 1),
-      eos_token = eos and tokenizer:token(eos + 1) }
+    tokenizer.special_tokens = {}
+    for name, key in each(ids_of) do
+      local id = file.metadata["tokenizer.ggml." .. key]
+      tokenizer.special_tokens[name .. "_token"] = id and tokenizer:token(id + 1)
+    end
     tokenizer.chat_template = file.metadata["tokenizer.chat_template"]
   end
   return model, tokenizer,
-    { eos = eos and { eos + 1 } or nil, chat_template = file.metadata["tokenizer.chat_template"] }
+    { eos = ends[1] and ends or nil, chat_template = file.metadata["tokenizer.chat_template"] }
 end
 
 -- ---- writing -----------------------------------------------------------------------------------------
@@ -338,6 +384,13 @@ local function architecture(c)
   return kind
 end
 
+local function scaling_kind(c)
+  local s = c.rope_scaling
+  return s and (s.rope_type or s.type) or "default"
+end
+-- YaRN as llama.cpp computes it, with whole bounds; any other goes by the frequencies.
+local function is_yarn(c) return scaling_kind(c) == "yarn" and c.rope_scaling.truncate ~= false end
+
 local function metadata_of(model)
   local c, out = model.config, {}
   if model:is_a(moth.models.GPT) then
@@ -365,11 +418,16 @@ local function metadata_of(model)
   put("attn_logit_softcapping", c.attention_softcap)
   put("final_logit_softcapping", c.logits_softcap)
   local s = c.rope_scaling
-  if s and s.rope_type == "yarn" then
-    out[kind .. ".rope.scaling.type"] = "yarn"
-    out[kind .. ".rope.scaling.original_context_length"] = s.original_max_position_embeddings
+  local attention = rope.attention_factor(c)
+  if is_yarn(c) then
+    put("rope.scaling.type", "yarn")
+    put("rope.scaling.original_context_length", s.original_max_position_embeddings)
     put("rope.scaling.factor", s.factor)
+    put("rope.scaling.yarn_beta_fast", s.beta_fast)
+    put("rope.scaling.yarn_beta_slow", s.beta_slow)
+    attention = attention / rope.mscale(s.factor) -- which llama.cpp multiplies by itself
   end
+  if math.abs(attention - 1) > 1e-9 then put("rope.scaling.attn_factor", attention) end
   return out, (kind == "gemma2" or kind == "gemma3") and gemma2 or llama
 end
 
@@ -401,8 +459,32 @@ local function tokenizer_metadata(out, tokenizer)
   if not pre then check.fail("[models.save_gguf] llama.cpp does not know how this tokenizer cuts words") end
   out["tokenizer.ggml.pre"] = pre
   out["tokenizer.ggml.merges"] = tokenizer:merge_list()
-  if tokenizer.first[1] then
-    out["tokenizer.ggml.bos_token_id"], out["tokenizer.ggml.add_bos_token"] = tokenizer.first[1] - 1, true
+  local function put(key, value) out["tokenizer.ggml." .. key] = value end
+  if #tokenizer.first > 1 or #tokenizer.last > 1 then
+    check.fail("[models.save_gguf] the tokenizer puts %d tokens in front of a text and %d behind it; llama.cpp puts \z
+      one", #tokenizer.first, #tokenizer.last)
+  end
+  -- Both are told even where they are false: what is left out depends on the kind in llama.cpp.
+  put("add_bos_token", tokenizer.first[1] ~= nil)
+  put("add_eos_token", tokenizer.last[1] ~= nil)
+  local special = tokenizer.special_tokens or {}
+  local function id_of(name) return special[name] and tokenizer.vocab[special[name]] end
+  local bos, eos = tokenizer.first[1] or id_of "bos_token", tokenizer.last[1] or id_of "eos_token"
+  put("bos_token_id", bos and bos - 1)
+  put("eos_token_id", eos and eos - 1)
+  for _, name in ipairs { "unk", "pad", "sep", "mask" } do
+    local id = id_of(name .. "_token")
+    put(ids_of[name], id and id - 1)
+  end
+  -- llama.cpp has no normal forms; this one is moth's own.
+  if #tokenizer.normal == 1 and tokenizer.normal[1][1] == "nfc" then
+    out["tokenizer.moth.normalizer"] = "NFC"
+  elseif #tokenizer.normal > 0 then
+    check.fail("[models.save_gguf] llama.cpp does not know the normalizer '%s' of this tokenizer",
+      tokenizer.normal[1][1])
+  end
+  if (tokenizer.ignore_merges or false) ~= (whole_words[pre] or false) then
+    out["tokenizer.moth.ignore_merges"] = tokenizer.ignore_merges or false
   end
 end
 
@@ -415,9 +497,9 @@ function(model, path, kind, tokenizer, chat_template)
   end
   local metadata, names = metadata_of(model)
   local c, tensors = model.config, {}
-  local scaling = c.rope_scaling and c.rope_scaling.rope_type or c.rope_scaling and c.rope_scaling.type
+  local scaling = scaling_kind(c)
   if scaling == "longrope" then check.fail("[models.save_gguf] rope_scaling longrope cannot be written") end
-  if c.rope_factors or scaling == "linear" or scaling == "llama3" then
+  if c.rope_factors or scaling == "linear" or scaling == "llama3" or scaling == "yarn" and not is_yarn(c) then
     tensors["rope_freqs.weight"] = model:rope_factors()
   end
   for name, t in model:state_dict():items() do
@@ -435,7 +517,17 @@ function(model, path, kind, tokenizer, chat_template)
   end
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end
   metadata["tokenizer.chat_template"] = chat_template
-  if c.eos then metadata["tokenizer.ggml.eos_token_id"] = c.eos[1] - 1 end
+  local ends, at = c.eos or {}, 1
+  if metadata["tokenizer.ggml.eos_token_id"] == nil and ends[1] then
+    metadata["tokenizer.ggml.eos_token_id"] = ends[1] - 1
+  end
+  for _, id in ipairs(ends) do
+    if id - 1 ~= metadata["tokenizer.ggml.eos_token_id"] then
+      local key = ({ "eot", "eom" })[at]
+      if not key then check.fail("[models.save_gguf] a GGUF file has 3 ids that end a text, the model %d", #ends) end
+      metadata["tokenizer.ggml." .. key .. "_token_id"], at = id - 1, at + 1
+    end
+  end
   moth.gguf.save(path, metadata, tensors, kind and function(name, t)
     return t:dim() == 1 and "F32" or (name:find "norm" or name:find "position") and "F32" or kind
   end or nil)

@@ -121,10 +121,13 @@ function M.frequencies(c, is_local)
   return moth.tensor(list, { dtype = moth.float32 })
 end
 
+--- YaRN's own factor of cosines and sines, for contexts that are so many times as long.
+function M.mscale(factor, m) return factor <= 1 and 1 or 0.1 * (m or 1) * math.log(factor) + 1 end
+
 --- By what cosines and sines are multiplied.
 function M.attention_factor(c)
   local kind, s = kind_of(c)
-  local function of(factor, m) return factor <= 1 and 1 or 0.1 * (m or 1) * math.log(factor) + 1 end
+  local of = M.mscale
   if s.attention_factor then return s.attention_factor end
   if kind == "yarn" then
     local one, all = s.mscale, s.mscale_all_dim
