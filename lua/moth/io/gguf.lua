@@ -85,9 +85,8 @@ local function u64(v) return bytes_of("uint64_t", v) end
 local function text(s) return u64(#s) .. s end
 
 -- What llama.cpp takes as float32 only, whole or not: ends of keys.
-local floats = { "%.freq_base$", "%.freq_base_swa$", "epsilon$", "softcapping$", "%.factor$", "_factor$", "_scale$", "yarn_beta_%l+$",
-  "log_multiplier$",
-  "%.scores$", "clamp_kqv$", "max_alibi_bias$", "temperature$" }
+local floats = { "%.freq_base$", "%.freq_base_swa$", "epsilon$", "softcapping$", "%.factor$", "_factor$", "_scale$",
+  "yarn_beta_%l+$", "log_multiplier$", "%.scores$", "clamp_kqv$", "max_alibi_bias$", "temperature$" }
 local function is_float(key)
   for _, pattern in ipairs(floats) do
     if key:find(pattern) then return true end
