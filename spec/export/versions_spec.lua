@@ -41,7 +41,7 @@ describe("files of other versions #quick #M416", function()
     assert.equal("read", (try(function(m) m.note, m.graph = "new", m.graph:gsub("^{", '{"later":{"a":[1]},') end)))
     refused(try(function(m) m.format, m.moth = "moth.export 0", "0.0.1" end),
       "its format is 'moth.export 0', written by moth 0.0.1; this moth, %S+, reads 'moth.export 1' and")
-    refused(try(function(m) m.format = "moth.export 3" end), "its format is 'moth.export 3'", "and 'moth.export 2'")
+    refused(try(function(m) m.format = "moth.export 4" end), "its format is 'moth.export 4'", "and 'moth.export 3'")
     refused(try(function(m) m.format = "moth.export 1.5" end), "its format is 'moth.export 1.5'")
     refused(try(function(m) m.graph, m.moth = m.graph:gsub('"relu"', '"relu_of_old"'), "0.0.1" end),
       "it calls the op 'relu_of_old', which this moth, %S+, does not have", "it was written by moth 0.0.1")

@@ -686,6 +686,33 @@ static int call_handler(lua_State *L, const MothOp *op, MothVariant variant, int
   return lua_gettop(L);
 }
 
+/* A function of lua/moth/export/symbols.lua, while sizes are symbols there: the number, or the copy of a list with the
+ * numbers, for each. */
+static const char lower_sizes;
+static _Atomic int lowering; /* states in which it is set */
+
+static int b_lower_sizes(lua_State *L) {
+  lua_settop(L, 1);
+  lowering += lua_isnil(L, 1) ? -1 : 1;
+  lua_pushlightuserdata(L, (void *)(uintptr_t)&lower_sizes);
+  lua_insert(L, 1);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
+static void lower_args(lua_State *L, int top) {
+  lua_pushlightuserdata(L, (void *)(uintptr_t)&lower_sizes);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  for (int i = 1; i <= top && lua_type(L, top + 1) == LUA_TFUNCTION; i++)
+    if (lua_type(L, i) == LUA_TCDATA || lua_type(L, i) == LUA_TTABLE) {
+      lua_pushvalue(L, top + 1);
+      lua_pushvalue(L, i);
+      lua_call(L, 1, 1);
+      lua_replace(L, i);
+    }
+  lua_settop(L, top);
+}
+
 enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
 
 static int op_call(lua_State *L) {
@@ -699,6 +726,8 @@ static int op_call(lua_State *L) {
   moth_lua_enter(L);
   int top = lua_gettop(L);
   if (!read_plain(L, entry, top, args)) {
+    if (__builtin_expect(lowering != 0, 0))
+      lower_args(L, top);
     if (__builtin_expect(push_handler(L, top), 0))
       return call_handler(L, op, variant, top);
     r.L = L;
@@ -827,4 +856,6 @@ void moth_lua_open_calls(lua_State *L) {
     }
   }
   lua_setfield(L, -2, "ops");
+  lua_pushcfunction(L, b_lower_sizes);
+  lua_setfield(L, -2, "lower_sizes");
 }

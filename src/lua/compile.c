@@ -41,6 +41,7 @@ static const struct {
                  {"class_of", GATE_ALWAYS},
                  {"set_trace", GATE_ALWAYS},
                  {"library", GATE_ALWAYS},
+                 {"lower_sizes", GATE_ALWAYS},
                  {"raise", GATE_ALWAYS},
                  {"named", GATE_ALWAYS},
                  {"dtype", GATE_ALWAYS},

@@ -415,6 +415,10 @@ local bits = ffi.typeof("union { double d; int64_t i; }")
 local function double_text(d) return (tostring(bits({ d = d }).i):gsub("LL$", "")) end
 
 local function formula_text(f, index)
+  if f.op then
+    check.fail("[edge.export] a number of the program is %s, for which edge files have no form\nHINT: give these "
+      .. "dimensions ranges in which it is a sum or a quotient, or a fixed size", sizes.text(f))
+  end
   local terms, scale = {}, f.scale and "," .. double_text(f.scale) or ""
   for i, term in ipairs(f.terms) do
     local parts = { ("%d"):format(term[1]) }
@@ -579,6 +583,7 @@ M.check_program = check_program
 -- dtypes for `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
   check_program(ep)
+  require("moth.export.follow").refuse_guards("edge.export", ep.program)
   local low = records.at_sizes(ep.program, function(point)
     return lowered(ep.program, ep.tensors, point)
   end, function(list, points, _, follow)

@@ -1,10 +1,10 @@
 --- Files of exported programs: one safetensors file, with the program as JSON in its metadata. Loading runs no code:
 -- ops are named, and each is checked against this moth's table.
 --
--- Metadata: format ("moth.export 1" or "moth.export 2"), moth (the version that wrote it), graph (below), moth.sha256
+-- Metadata: format ("moth.export 1", "2" or "3"), moth (the version that wrote it), graph (below), moth.sha256
 -- (of the file).
 --
---     { inputs, nodes, outputs, dims, example, results, spec, leaves, state = { name = { kind, tensor } },
+--     { inputs, nodes, outputs, dims, example, guards, results, spec, leaves, state = { name = { kind, tensor } },
 --       schemas = { op = its schema } }
 --
 -- Arguments: numbers, booleans and null as they are; { "v": name } a value, { "t": name } a tensor, { "s": text },
@@ -21,7 +21,8 @@ local M = {}
 
 -- A file is of format 2 where a formula has a scale, formulas in it, or is a result, where an argument or result
 -- is a number that is not finite, and where a default dtype is not float32: a moth that reads 1 alone would misread it.
-local FORMATS = { "moth.export 1", "moth.export 2" }
+-- It is of format 3 where a formula has calls (min, max, …) and where there are guards.
+local FORMATS = { "moth.export 1", "moth.export 2", "moth.export 3" }
 local MAX_DEPTH = 100
 local floats = { float32 = true, float64 = true, float16 = true, bfloat16 = true }
 
@@ -64,6 +65,8 @@ local function list(t, n, fn)
 end
 
 local function pack_formula(f)
+  if type(f) == "number" then return f end
+  if f.op then return { op = f.op, a = pack_formula(f.a), b = f.b and pack_formula(f.b) } end
   return { terms = list(f.terms, nil, function(term)
     return list(term, nil, function(factor) return type(factor) == "table" and pack_formula(factor) or factor end)
   end), add = f.add or 0, div = f.div, of = f.of, scale = f.scale }
@@ -137,6 +140,16 @@ local function pack_constant(v)
   return pack(v)
 end
 
+-- Whether format 2 has no name for something in lists of inputs, calls and results.
+local function has_calls(packed)
+  if type(packed) ~= "table" then return false end
+  if packed.a ~= nil and packed.op then return true end
+  for _, part in each(packed) do
+    if has_calls(part) then return true end
+  end
+  return false
+end
+
 -- Whether format 1 has no name for something in lists of inputs and calls.
 local function is_new(packed)
   if type(packed) ~= "table" then return false end
@@ -186,10 +199,15 @@ function M.save(ep, path)
   packed.leaves = list(ep.leaves, nil, function(leaf)
     return leaf and { value = pack_constant(leaf.value) } or false
   end)
+  packed.guards = p.guards and list(p.guards, nil, function(g)
+    return { op = g.op, a = pack_formula(g.a), b = pack_formula(g.b), holds = g.holds,
+      at = B.is_text(g.at) and g.at or "" }
+  end)
   local newer = is_new(packed.nodes) or is_new(packed.inputs)
   for _, leaf in ipairs(packed.results.leaves) do newer = newer or type(leaf.constant) == "table" end
   for _, leaf in ipairs(packed.leaves) do newer = newer or leaf and type(leaf.value) == "table" end
-  local format = FORMATS[newer and 2 or 1]
+  local newest = p.guards or has_calls(packed.nodes) or has_calls(packed.inputs) or has_calls(packed.results)
+  local format = FORMATS[newest and 3 or newer and 2 or 1]
   local text = encode(packed, json().encode)
   B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", format },
     { "moth", B.version_string }, { "graph", text } }, true)
@@ -219,8 +237,17 @@ end
 
 function Reader:formula(f)
   if not sizes.is_formula(f, self.dims) then self:fail("a formula of sizes is damaged") end
+  if f.op then
+    local function operand(v) return type(v) == "table" and self:formula(v) or v end
+    return { kind = "size", op = f.op, a = operand(f.a), b = operand(f.b) }
+  end
   local terms = {}
-  for i, term in ipairs(f.terms) do terms[i] = { unpack(term) } end
+  for i, term in ipairs(f.terms) do
+    terms[i] = { unpack(term) }
+    for k = 2, #term do
+      if type(term[k]) == "table" then terms[i][k] = self:formula(term[k]) end
+    end
+  end
   return { kind = "size", terms = terms, add = f.add, div = f.div, of = f.of, scale = f.scale }
 end
 
@@ -430,7 +457,7 @@ function M.load(path, device, Exported)
     self:fail(is_edge and "this is a file of moth.edge.export, for C: save the program by moth.export.save, too"
       or "this is no file of export.save; moth.load reads it")
   end
-  if metadata.format ~= FORMATS[1] and metadata.format ~= FORMATS[2] then
+  if not (" " .. table.concat(FORMATS, " ") .. " "):find(" " .. metadata.format .. " ", 1, true) then
     self:fail("its format is '%s', written by moth %s; this moth, %s, reads '%s'", metadata.format, self.version,
       B.version_string, table.concat(FORMATS, "' and '"))
   end
@@ -463,6 +490,16 @@ function M.load(path, device, Exported)
   end
   local program = self:program(p, null)
   program.dims, program.example = self.dims, self.example
+  if p.guards ~= nil and p.guards ~= null then
+    program.guards = self:array(p.guards, "the list of guards", function(g)
+      self:table(g, "a guard")
+      if g.op ~= "lt" and g.op ~= "le" and g.op ~= "eq" or type(g.holds) ~= "boolean" then
+        self:fail("a guard is damaged")
+      end
+      local function side(v) return type(v) == "number" and v or self:formula(self:table(v, "a guard")) end
+      return { op = g.op, a = side(g.a), b = side(g.b), holds = g.holds, at = self:text(g.at, "a guard") }
+    end)
+  end
   local sized = {}
   for _, input in ipairs(program.inputs) do
     for _, n in ipairs(input.shape) do sized[n] = true end

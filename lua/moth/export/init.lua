@@ -18,6 +18,7 @@ local ops = require "moth.dispatch.ops"
 local tree = require "moth.lang.tree"
 local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
+local follow = require "moth.export.follow"
 local sizes = require "moth.export.sizes"
 local records = require "moth.export.record"
 require "moth.export.control"
@@ -129,6 +130,13 @@ local function bind(self, ...)
     elseif v ~= constant.value and (v == v or constant.value == constant.value) then -- NaN is NaN here
       check.fail("[export] argument %d was %s when the program was exported, and is part of it; got %s", i,
         tostring(constant.value), tostring(v))
+    end
+  end
+  for _, g in ipairs(self.program.guards or {}) do
+    if not sizes.guard_holds(g, dims) then
+      check.fail("[export] the program was recorded where %s; got %s: export another one for these sizes (this one "
+        .. "holds at least for %s)", sizes.guard_text(g), records.point_text(dims),
+        follow.range_text(self.program.guards, self.program.dims, self.example))
     end
   end
   return tensors, dims
@@ -244,7 +252,8 @@ function Exported:decompose(set)
     end
   end
   local given = { inputs = self.program.inputs, tensors = {}, leaves = {}, spec = self.spec, dims = {},
-    example = self.example }
+    example = self.example, expressions = follow.expressions_of(self.program),
+    guards = self.program.guards }
   for name, range in each(self.program.dims) do
     given.dims[name] = { min = range.min, max = range.max, multiple_of = range.multiple_of }
   end
@@ -258,6 +267,7 @@ function Exported:decompose(set)
     local tensors, dims = bind(self, ...)
     return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device, set))
   end, given, state, names, true)
+  program.guards = self.program.guards
   return Exported(program, held, self.spec, self.leaves)
 end
 
@@ -341,6 +351,7 @@ function Exported:__tostring()
     ranges[#ranges + 1] = ("%s: %d to %s"):format(name, r.min, r.max and ("%d"):format(r.max) or "any")
   end
   if #ranges > 0 then lines[#lines + 1] = "ranges: " .. table.concat(ranges, ", ") end
+  for _, g in ipairs(self.program.guards or {}) do lines[#lines + 1] = "where " .. sizes.guard_text(g) end
   local sig = self.signature
   lines[#lines + 1] = ("%d inputs, %d outputs, %d parameters, %d buffers, %d constants"):format(#sig.inputs,
     #sig.outputs, #sig.parameters, #sig.buffers, #sig.constants)

@@ -7,7 +7,8 @@ local tree = require "moth.lang.tree"
 local class = require "moth.class"
 local each = require "moth.each"
 local sizes = require "moth.export.sizes"
-local fit = require("moth.export.fit").fit
+local follow = require "moth.export.follow"
+local symbols = require "moth.export.symbols"
 local programs = require "moth.export.program"
 local trace = require "moth.lang.trace"
 local capture = require("moth.compile.explain").capture
@@ -276,9 +277,19 @@ local Recorder = {}
 Recorder.__index = Recorder
 
 --- Keeps the names of the tensors that graphs hold; `state` and `names` are those of M.state_of.
-function M.recorder(state, names)
-  return setmetatable({ state = state, names = names, controls = {}, held = {}, parts = {}, at = 0 },
-    Recorder)
+function M.recorder(state, names, watch)
+  watch = watch or { logs = {}, count = 0 }
+  watch.count = watch.count + 1
+  return setmetatable({ state = state, names = names, controls = {}, held = {}, parts = {}, at = 0, watch = watch,
+    id = watch.count }, Recorder)
+end
+
+-- Calls a function that asks for sizes. watch.logs: what it asked for, a list for each recorder of a record;
+-- watch.formulas: those of these numbers, where sizes are symbols.
+function Recorder:watched(fn)
+  local log, watch = {}, self.watch
+  watch.logs[self.id] = log
+  return symbols.watch(fn, log, watch.formulas and watch.formulas[self.id] or watch.formulas and {}, watch)
 end
 
 function Recorder:name_of(t)
@@ -304,7 +315,7 @@ local active -- the recorder of the export that runs; moth.export.control asks f
 function M.active() return active end
 
 -- The arguments of fn from the tensors of one record, and the results' tensors; `results` gets their structure.
-local function body(fn, given, results)
+local function body(fn, given, results, recorder)
   return function(...)
     local at, list, leaves, n = 0, { ... }, {}, 0
     for i, leaf in ipairs(given.leaves) do
@@ -315,7 +326,11 @@ local function body(fn, given, results)
       leaves[i] = leaf
     end
     for _, i in ipairs(given.spec.keys) do n = math.max(n, i) end
-    local flat, spec = tree.flatten({ moth.no_grad(fn, unpack(tree.unflatten(leaves, given.spec), 1, n)) })
+    local flat, spec = recorder:watched(function()
+      local flat, spec = tree.flatten({ moth.no_grad(fn, unpack(tree.unflatten(leaves, given.spec), 1, n)) })
+      for i, leaf in ipairs(flat) do flat[i] = symbols.plain(leaf) end
+      return flat, spec
+    end)
     local kept = {}
     check_keys(spec, "results")
     results.spec, results.leaves = spec, {}
@@ -342,7 +357,7 @@ local function attempt(fn, given, tensors, recorder)
   recorder.at, recorder.wanted = 0, nil
   local outer = active
   active = recorder
-  local ok, graph = xpcall(capture, trace.keep, body(fn, given, results), tensors)
+  local ok, graph = xpcall(capture, trace.keep, body(fn, given, results, recorder), tensors)
   active = outer
   if ok then return program_of(graph, given.inputs, recorder, results) end
   if recorder.wanted then return end
@@ -387,7 +402,7 @@ function M.once(fn, given, dims, recorder)
       wanted.given.tensors[i], wanted.given.leaves[i] = t, t
     end
     for i, part in ipairs(wanted.functions) do
-      local own = M.recorder(recorder.state, recorder.names)
+      local own = M.recorder(recorder.state, recorder.names, recorder.watch)
       own.held, own.inside = recorder.held, true
       parts[i] = M.once(part, wanted.given, {}, own)
     end
@@ -457,8 +472,12 @@ end
 -- of another failure.
 function M.at_sizes(given, make, merge, failed)
   local again = {}
+  local expressions = given.expressions or given.nodes and follow.expressions_of(given) or {}
   for _, wide in ipairs { false, true } do
     local all, names, far = points_of(given, wide)
+    for _, point in ipairs(follow.turns(expressions, all, names, given.dims, given.guards)) do
+      all[#all + 1], far[point] = point, true
+    end
     local points, made = {}, {}
     for _, point in ipairs(all) do
       local ok, one = pcall(make, point)
@@ -466,7 +485,7 @@ function M.at_sizes(given, make, merge, failed)
       if ok then points[#points + 1], made[#made + 1] = point, one end
     end
     local ok, result = pcall(merge, made, points, names, function(values)
-      local f = fit(points, values, names, given.dims)
+      local f = follow.solve(points, values, names, given.dims, expressions)
       if f == nil and not wide then error(again, 0) end
       return f
     end)
@@ -491,21 +510,21 @@ local function same_constant(a, b)
 end
 
 -- The size of a result: a number, a formula, or "?" where it is neither.
-local function merge_size(list, points, names, ranges)
-  local f = fit(points, list, names, ranges)
+local function merge_size(list, about)
+  local f = follow.solve(about.points, list, about.names, about.ranges, about.expressions)
   if type(f) == "table" then f.kind = "size" end
   return f or "?"
 end
 
 -- The inputs of branches, which have the sizes of the operands: a list that both branches of a record share is left.
-local function merge_inputs(parts, points, names, ranges)
+local function merge_inputs(parts, about)
   local inputs = {}
   for k, input in ipairs(parts[1].inputs) do
     local shape = {}
     for d = 1, #input.shape do
       local list = {}
       for i, part in ipairs(parts) do list[i] = part.inputs[k].shape[d] or -1 end
-      shape[d] = merge_size(list, points, names, ranges)
+      shape[d] = merge_size(list, about)
     end
     inputs[k] = { name = input.name, dtype = input.dtype, shape = shape, device = input.device }
   end
@@ -571,7 +590,7 @@ local function merge(list, node, where, about)
   elseif kind == "program" then
     local parts = {}
     for i = 1, #points do parts[i] = list[i].program end
-    merge_inputs(parts, points, about.names, about.ranges)
+    merge_inputs(parts, about)
     merge_records(parts, about)
     return first
   end
@@ -604,7 +623,7 @@ function merge_records(records, about)
       for d = 1, #meta.shape do
         local list = {}
         for i, record in ipairs(records) do list[i] = record.nodes[k].metas[r].shape[d] or -1 end
-        meta.shape[d] = merge_size(list, points, about.names, about.ranges)
+        meta.shape[d] = merge_size(list, about)
       end
     end
   end
@@ -649,7 +668,8 @@ local function is_at(v, other, dims, state)
   local kind = kind_of(v)
   if kind == "size" then
     local n = sizes.evaluate(v, dims)
-    return type(other) == "number" and (n == other or math.abs(n - other) < 1e-14 * math.abs(n))
+    local unit = math.abs(n) > 2 ^ 24 and n % 1 == 0 and 1e-7 or 1e-14 -- the program may compute in float32
+    return type(other) == "number" and (n == other or math.abs(n - other) < unit * math.abs(n))
   end
   if kind_of(other) ~= kind then return false end
   if kind == "value" or kind == "device" then return v.name == other.name end
@@ -679,6 +699,8 @@ function holds_at(program, record, dims, state)
   end
   return #results == #(record.results.leaves or {})
 end
+
+M.holds_at = holds_at
 
 -- The sizes below the example's, from `first` on, at which the program is not that of the example: the largest of them
 -- and what happens there; nil: there is none. look(n) -> "same", "other", or the error of an op, which the program has,
@@ -728,18 +750,180 @@ local function check_small(given, record, program, state)
   end
 end
 
+-- ---- sizes as symbols ----------------------------------------------------------------------------
+
+local ROUNDS = 4
+
+-- The formulas of the numbers that were asked for in records at points, { [recorder] = { formulas } }.
+local function formulas_of(logs, points, names, ranges, expressions)
+  local out = {}
+  for id, first in ipairs(logs[1]) do
+    local alike, values = {}, {}
+    for i, log in ipairs(logs) do -- of records in which as much was asked for
+      if log[id] and #log[id] == #first then alike[#alike + 1], values[#values + 1] = points[i], log[id] end
+    end
+    out[id] = {}
+    for k, n in ipairs(first) do
+      local list = {}
+      for i, log in ipairs(values) do list[i] = log[k] end
+      local f = follow.solve(alike, list, names, ranges, expressions)
+      if f == nil then f = { op = "unknown" } end
+      if type(f) == "table" then f.kind = "size" end
+      out[id][k] = f or n
+    end
+  end
+  return out
+end
+
+local function is_known(f)
+  if type(f) ~= "table" then return true end
+  return f.op ~= "unknown" and is_known(f.a) and is_known(f.b)
+end
+
+local function without_doubles(list, text)
+  local out, known = {}, {}
+  for _, item in ipairs(list) do
+    local key = text(item)
+    if not known[key] then out[#out + 1], known[key] = item, true end
+  end
+  return out
+end
+
+-- Records with symbols for sizes: what the program depends on, { guards, expressions }. record(point, watch); example:
+-- the program there.
+local watched
+function watched(given, record, example, state, wide)
+  local points, names = points_of(given, wide)
+  local logs, known, expressions, guards = {}, {}, {}, {}
+  for _ = 1, ROUNDS do
+    local all, at = {}, {}
+    for _, list in ipairs { points, follow.turns(expressions, points, names, given.dims, guards) } do
+      for _, point in ipairs(list) do all[#all + 1] = point end
+    end
+    local used = {}
+    for _, point in ipairs(all) do
+      local text = point_text(point)
+      if logs[text] == nil then
+        local watch = { logs = {}, count = 0 }
+        logs[text] = pcall(record, point, watch) and watch.logs or false
+      end
+      if logs[text] then used[#used + 1], at[#at + 1] = logs[text], point end
+    end
+    local formulas = formulas_of(used, at, names, given.dims, expressions)
+    local watch = { logs = {}, count = 0, formulas = formulas, expressions = {}, guards = {}, used = {} }
+    local ok, made = pcall(record, given.example, watch)
+    if not ok then
+      check.fail("%s\nHINT: %s may have any size: where the program asks for it, it is no plain number. A loop over it "
+        .. "is moth.while_loop; math.min, max, floor, ceil, abs and sqrt know it by these names; else give it a fixed "
+        .. "size", tostring(made), table.concat(names, ", "))
+    end
+    if not M.holds_at(example, made, given.example, state) then
+      check.fail("[%s] the program makes other calls where sizes are symbols: a size that may change is the key of a "
+        .. "table there, or an argument of a function that gets numbers alone; give %s a fixed size", WHERE,
+        table.concat(names, ", "))
+    end
+    expressions = {}
+    local lost -- where a size is used of which nothing is known
+    local function note(f, place)
+      if not is_known(f) then
+        lost = lost or place
+      elseif type(f) == "table" then
+        expressions[#expressions + 1] = f
+      end
+    end
+    for id, f in ipairs(watch.expressions) do
+      if watch.used[id] then note(f, watch.used[id]) end
+    end
+    guards = {}
+    for _, g in ipairs(without_doubles(watch.guards, sizes.guard_text)) do
+      note(g.a, g.at)
+      note(g.b, g.at)
+      if is_known(g.a) and is_known(g.b) then guards[#guards + 1] = g end
+    end
+    expressions = without_doubles(expressions, sizes.text)
+    local new = false
+    for _, f in ipairs(expressions) do
+      new = new or not known[sizes.text(f)]
+      known[sizes.text(f)] = true
+    end
+    if not new then
+      if lost and not wide then return watched(given, record, example, state, true) end
+      if lost then
+        check.fail("[%s] %s: a size that is used here depends on %s in no way that can be followed", WHERE, lost,
+          table.concat(names, ", "))
+      end
+      break
+    end
+  end
+  return guards, expressions
+end
+
+-- Sizes at which C code takes another way are found by trying some.
+local function check_corners(given, record, program, state)
+  for _, name in ipairs(tree.keys(given.dims)) do
+    for _, n in ipairs(sizes.corners(given.dims[name])) do
+      local point = {}
+      for other, size in each(given.example) do point[other] = size end
+      point[name] = n
+      local ok, one = pcall(record, point)
+      if ok and follow.holds(given.guards, point) and not holds_at(program, one, point, state) then
+        check.fail("[%s] with %s = %d the function makes other calls than with %s\nHINT: limit the dimension by "
+          .. "moth.Dim(\"%s\", { min = …, max = … }), and export a program of its own for the rest", WHERE, name, n,
+          point_text(given.example), name)
+      end
+    end
+  end
+end
+
+-- Guards that hold at all sizes are left out; where the small sizes are those that a guard leaves out, the range begins
+-- behind them.
+local function settled(given)
+  for _, name in ipairs(tree.keys(given.dims)) do
+    local range, example = given.dims[name], given.example[name]
+    local every = range.multiple_of or 1
+    local least = math.max(range.min, example - 4096 * every)
+    for n = example, least, -every do
+      local point = {}
+      for other, size in each(given.example) do point[other] = size end
+      point[name] = n
+      if not follow.holds(given.guards, point) then
+        if range.min == 0 then range.min = n + every end
+        break
+      end
+    end
+  end
+  local left = {}
+  for _, g in ipairs(given.guards) do
+    if not sizes.guard_decided(g, given.dims) then left[#left + 1] = g end
+  end
+  return #left > 0 and left or nil
+end
+
 --- Records fn on what M.inputs says: returns the program, { name = { kind, tensor } } of the tensors it holds. state
 -- and names are those of M.state_of. any_one: fn is known to be right where a size is 1.
 function M.of(fn, given, state, names, any_one)
-  local function record(point)
-    local recorder = M.recorder(state, names)
+  local known = {} -- but for the example's, which becomes the program
+  local function record(point, watch)
+    local text = point_text(point)
+    if known[text] then return known[text] end
+    local recorder = M.recorder(state, names, watch)
     local program = M.once(fn, given, point, recorder)
     program.of_state = recorder.held
+    if text ~= point_text(given.example) then known[text] = program end
     return program
   end
-  local program = M.at_sizes(given, record, function(records, points, dim_names, follow)
+  local lost
+  if next(given.dims) and not any_one then
+    local ok, example = pcall(record, given.example)
+    if ok then
+      local found, guards, expressions = pcall(watched, given, record, example, state)
+      if found then given.guards, given.expressions = guards, expressions else lost = guards end
+    end
+  end
+  local program = M.at_sizes(given, record, function(records, points, dim_names, solve)
     if #records == 1 then return records[1] end
-    local about = { points = points, names = dim_names, ranges = given.dims, state = state, follow = follow }
+    local about = { points = points, names = dim_names, ranges = given.dims, state = state, follow = solve,
+      expressions = given.expressions }
     local merged = merge_records(records, about)
     merge_results(records, about)
     return merged
@@ -748,7 +932,12 @@ function M.of(fn, given, state, names, any_one)
     check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
       WHERE, point_text(point), point_text(example), tostring(message))
   end)
-  if not any_one then check_small(given, record, program, state) end
+  if lost then trace.rethrow(lost) end -- what the records at other sizes tell is said first
+  if not any_one then
+    check_small(given, record, program, state)
+    check_corners(given, record, program, state)
+    if given.guards then program.guards = settled(given) end
+  end
   program.dims, program.example = given.dims, given.example
   -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.
   local held = {}

@@ -6,7 +6,9 @@
 --     { terms = { { 2, "batch" }, { 1, "batch", "time" } }, add = 1, div = 2, of = "rsqrt", scale = 3 }
 --
 -- is 3 / sqrt(floor((2 * batch + batch * time + 1) / 2)); div and scale are left out where they are 1, of where it is
--- none. A factor of a term may be a formula itself, without of and scale.
+-- none. A factor of a term may be a formula itself, without of and scale. What such a form has not is a call:
+--
+--     { op = "min", a = formula, b = 4096 }
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
@@ -35,6 +37,23 @@ M.Dim = Dim
 --- Whether a size is in the range of a dimension.
 function M.fits(range, n)
   return n >= range.min and (range.max == nil or n <= range.max) and n % (range.multiple_of or 1) == 0
+end
+
+--- Sizes at which code may take another way: the ends of the range, and beside powers of two.
+function M.corners(range)
+  local list, known = {}, {}
+  local every = range.multiple_of or 1
+  local function try(n)
+    n = n - n % every
+    if n >= 2 and not known[n] and M.fits(range, n) then list[#list + 1], known[n] = n, true end
+  end
+  try(range.min)
+  for k = 8, 16, 2 do
+    try(2 ^ k - 1)
+    try(2 ^ k + every)
+  end
+  if range.max and range.max <= 2 ^ 20 then try(range.max) end
+  return list
 end
 
 local NEAR, WIDE, FAR, STEP = 8, 72, 1021, 13
@@ -75,8 +94,20 @@ local maps = {
   rsqrt = { function(v) return 1 / math.sqrt(v) end, function(v) return 1 / (v * v) end },
 }
 
+--- What calls in formulas compute.
+M.operations = {
+  add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
+  div = function(a, b) return a / b end, mod = function(a, b) return a % b end, pow = function(a, b) return a ^ b end,
+  min = math.min, max = math.max, floor = math.floor, ceil = math.ceil, abs = math.abs, sqrt = math.sqrt,
+  log = function(v) return math.log(v) end, exp = math.exp, unknown = function() return 0 / 0 end,
+}
+local one_operand = { floor = true, ceil = true, abs = true, sqrt = true, log = true, exp = true }
+local signs = { add = "+", sub = "-", mul = "*", div = "/", mod = "%", pow = "^" }
+
 --- The value of a formula, where dims are { name = size }.
 function M.evaluate(f, dims)
+  if type(f) == "number" then return f end
+  if f.op then return M.operations[f.op](M.evaluate(f.a, dims), f.b and M.evaluate(f.b, dims)) end
   local sum = f.add or 0
   for _, term in ipairs(f.terms) do
     local product = term[1]
@@ -93,6 +124,12 @@ end
 
 --- A formula as text: "2*batch + 1".
 function M.text(f)
+  if type(f) == "number" then return ("%.14g"):format(f) end
+  if f.op then
+    local a, b = M.text(f.a), f.b and M.text(f.b)
+    if signs[f.op] then return ("(%s %s %s)"):format(a, signs[f.op], b) end
+    return b and ("%s(%s, %s)"):format(f.op, a, b) or ("%s(%s)"):format(f.op, a)
+  end
   local parts = {}
   for _, term in ipairs(f.terms) do
     local factors = {}
@@ -112,11 +149,195 @@ function M.text(f)
   return text
 end
 
-local MOST_FACTORS, MOST_DEPTH = 8, 3
+local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 3, 20
+
+-- ---- arithmetic of formulas ----------------------------------------------------------------------
+
+local function plain(f)
+  if type(f) == "number" then return { terms = {}, add = f } end
+  if f.div and not (f.of or f.scale) then return { terms = { { 1, f } }, add = 0 } end
+  return not (f.op or f.of or f.scale) and f or nil
+end
+
+local function whole(f)
+  local sum = (f.add or 0) % 1 == 0
+  for _, term in ipairs(f.terms) do sum = sum and term[1] % 1 == 0 end
+  return sum
+end
+
+-- terms and a number as a formula, with one term of each kind.
+local function gathered(terms, add)
+  local out, at = {}, {}
+  for _, term in ipairs(terms) do
+    local names = {}
+    for i = 2, #term do names[i - 1] = type(term[i]) == "table" and M.text(term[i]) or term[i] end
+    table.sort(names)
+    local key = table.concat(names, " * ")
+    if at[key] then
+      at[key][1] = at[key][1] + term[1]
+    else
+      at[key] = { unpack(term) }
+      out[#out + 1] = at[key]
+    end
+  end
+  for i = #out, 1, -1 do
+    if out[i][1] == 0 then table.remove(out, i) end
+  end
+  return #out == 0 and add or { kind = "size", terms = out, add = add }
+end
+
+local polynomial = {}
+function polynomial.add(a, b, sign)
+  local terms = {}
+  for _, term in ipairs(a.terms) do terms[#terms + 1] = term end
+  for _, term in ipairs(b.terms) do terms[#terms + 1] = { (sign or 1) * term[1], unpack(term, 2) } end
+  return gathered(terms, (a.add or 0) + (sign or 1) * (b.add or 0))
+end
+function polynomial.sub(a, b) return polynomial.add(a, b, -1) end
+function polynomial.mul(a, b)
+  local terms = {}
+  local x, y = { { a.add or 0 }, unpack(a.terms) }, { { b.add or 0 }, unpack(b.terms) }
+  for i, p in ipairs(x) do
+    for k, q in ipairs(y) do
+      if i + k > 2 and p[1] * q[1] ~= 0 then
+        local term = { p[1] * q[1], unpack(p, 2) }
+        for m = 2, #q do term[#term + 1] = q[m] end
+        if #term > MOST_FACTORS then return nil end
+        terms[#terms + 1] = term
+      end
+    end
+  end
+  return #terms <= 64 and gathered(terms, (a.add or 0) * (b.add or 0)) or nil
+end
+function polynomial.div(a, b)
+  if #b.terms > 0 or b.add % 1 ~= 0 or b.add <= 0 or (a.add or 0) % b.add ~= 0 then return nil end
+  local terms = {}
+  for i, term in ipairs(a.terms) do
+    if term[1] % b.add ~= 0 then return nil end
+    terms[i] = { term[1] / b.add, unpack(term, 2) }
+  end
+  return gathered(terms, (a.add or 0) / b.add)
+end
+
+local function calls_in(f)
+  if type(f) ~= "table" then return 0 end
+  if f.op then return 1 + calls_in(f.a) + calls_in(f.b) end
+  local n = 0
+  for _, term in ipairs(f.terms) do
+    for i = 2, #term do n = n + calls_in(term[i]) end
+  end
+  return n
+end
+
+--- The formula of an operation on formulas or numbers.
+function M.combined(op, a, b)
+  if type(a) == "number" and (b == nil or type(b) == "number") then return M.operations[op](a, b) end
+  if (op == "mul" or op == "div" or op == "pow") and b == 1 or (op == "add" or op == "sub") and b == 0 then return a end
+  local x, y = plain(a), b ~= nil and plain(b)
+  local made = polynomial[op] and x and y and polynomial[op](x, y)
+  if made then return made end
+  if op == "mod" and x and type(b) == "number" and b > 0 and b % 1 == 0 and whole(x) then
+    local rest = M.combined("mul", M.combined("floor", { kind = "size", op = "div", a = a, b = b }), b)
+    return M.combined("sub", a, rest)
+  end
+  if op == "pow" and x and (b == 1 or b == 2) then return b == 1 and a or M.combined("mul", a, a) end
+  if (op == "floor" or op == "ceil") and a.op == "div" and type(a.b) == "number" and a.b > 0 and a.b % 1 == 0 then
+    local over = plain(a.a)
+    if over and whole(over) then
+      return { kind = "size", terms = over.terms, add = (over.add or 0) + (op == "ceil" and a.b - 1 or 0), div = a.b }
+    end
+  end
+  if (op == "floor" or op == "ceil") and x and whole(x) then return a end
+  local f = { kind = "size", op = op, a = a, b = b }
+  if calls_in(f) > MOST_CALLS then check.fail("[export] an expression of sizes is too long: %s", M.text(f)) end
+  return f
+end
+
+-- The least and the greatest value of a formula, where dims are in their ranges.
+local function bounds(f, ranges)
+  if type(f) == "number" then return f, f end
+  if type(f) == "string" then return ranges[f].min, ranges[f].max or math.huge end
+  local function product(a, b, c, d)
+    local list = { a * c, a * d, b * c, b * d }
+    for i, v in ipairs(list) do
+      if v ~= v then list[i] = 0 end -- 0 times infinity
+    end
+    return math.min(unpack(list)), math.max(unpack(list))
+  end
+  if f.op then
+    local a, b = bounds(f.a, ranges)
+    local c, d
+    if f.b then c, d = bounds(f.b, ranges) end
+    if f.op == "add" then return a + c, b + d end
+    if f.op == "sub" then return a - d, b - c end
+    if f.op == "mul" then return product(a, b, c, d) end
+    if f.op == "div" and c > 0 then return product(a, b, 1 / d, 1 / c) end
+    if f.op == "mod" and c > 0 then return 0, d end
+    if f.op == "min" or f.op == "max" then return M.operations[f.op](a, c), M.operations[f.op](b, d) end
+    if f.op == "floor" or f.op == "ceil" then return M.operations[f.op](a), M.operations[f.op](b) end
+    if f.op == "sqrt" and a >= 0 then return math.sqrt(a), math.sqrt(b) end
+    if f.op == "abs" and a >= 0 then return a, b end
+    return -math.huge, math.huge
+  end
+  if f.of or f.scale then return -math.huge, math.huge end
+  local low, high = f.add or 0, f.add or 0
+  for _, term in ipairs(f.terms) do
+    local a, b = term[1], term[1]
+    for i = 2, #term do
+      local c, d = bounds(term[i], ranges)
+      a, b = product(a, b, c, d)
+    end
+    low, high = low + a, high + b
+  end
+  if f.div then low, high = math.floor(low / f.div), math.floor(high / f.div) end
+  return low, high
+end
+
+--- A guard is { op = "lt", "le" or "eq", a, b = formulas, holds = boolean, at = line }: what a comparison gave.
+function M.guard_holds(g, dims)
+  local a, b = M.evaluate(g.a, dims), M.evaluate(g.b, dims)
+  local is
+  if g.op == "lt" then is = a < b elseif g.op == "le" then is = a <= b else is = a == b end
+  return is == g.holds
+end
+
+--- Whether a guard holds at all sizes of these ranges, as far as can be told from the bounds of both sides.
+function M.guard_decided(g, ranges)
+  local low, high = bounds(M.combined("sub", g.a, g.b), ranges)
+  if low ~= low or high ~= high then return false end
+  if g.op == "lt" then
+    if g.holds then return high < 0 end
+    return low >= 0
+  end
+  if g.op == "le" then
+    if g.holds then return high <= 0 end
+    return low > 0
+  end
+  if g.holds then return low == 0 and high == 0 end
+  return low > 0 or high < 0
+end
+
+local negated = { lt = ">=", le = ">", eq = "~=" }
+local affirmed = { lt = "<", le = "<=", eq = "==" }
+local turned = { ["<"] = ">", ["<="] = ">=", [">"] = "<", [">="] = "<=" }
+
+--- A guard as text: "n <= 4096 at model.lua:3".
+function M.guard_text(g)
+  local a, b, sign = M.text(g.a), M.text(g.b), (g.holds and affirmed or negated)[g.op]
+  if type(g.a) == "number" then a, b, sign = b, a, turned[sign] or sign end
+  return ("%s %s %s at %s"):format(a, sign, b, g.at)
+end
+
+-- ---- files ---------------------------------------------------------------------------------------
 
 --- Whether a table, read from a file, is a formula of these dimensions.
-function M.is_formula(f, dims, depth)
+function M.is_formula(f, dims, depth, calls)
   depth = depth or 1
+  if type(f) == "table" and f.op ~= nil then
+    local function operand(v) return type(v) == "number" or M.is_formula(v, dims, 1, (calls or 0) + 1) end
+    return M.operations[f.op] ~= nil and (calls or 0) < MOST_CALLS and operand(f.a)
+      and (f.b ~= nil) == not one_operand[f.op] and (f.b == nil or operand(f.b))
+  end
   if type(f) ~= "table" or type(f.terms) ~= "table" or depth > MOST_DEPTH then return false end
   if f.of ~= nil and (not maps[f.of] or depth > 1) or f.scale ~= nil and (type(f.scale) ~= "number" or depth > 1) then
     return false
@@ -128,7 +349,7 @@ function M.is_formula(f, dims, depth)
     if type(term) ~= "table" or type(term[1]) ~= "number" or #term < 2 or #term > MOST_FACTORS + 1 then return false end
     for i = 2, #term do
       if type(term[i]) == "table" then
-        if not M.is_formula(term[i], dims, depth + 1) then return false end
+        if not M.is_formula(term[i], dims, depth + 1, calls) then return false end
       elseif not dims[term[i]] then
         return false
       end

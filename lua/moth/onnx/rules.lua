@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local sizes = require "moth.export.sizes"
 
 local M = {}
 
@@ -127,6 +128,7 @@ function M.environment(writer, node, values)
   env.shape = env.ints
   function env.plus(a, b)
     if type(a) == "number" and type(b) == "number" then return a + b end
+    if type(a) == "table" and a.op or type(b) == "table" and b.op then return sizes.combined("add", a, b) end
     local f = { kind = "size", terms = {}, add = 0 }
     for _, v in ipairs { a, b } do
       if type(v) == "number" then

@@ -7,6 +7,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local follow = require "moth.export.follow"
 local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
 local places = require "moth.onnx.positions"
@@ -85,7 +86,7 @@ end
 
 --- A constant of one element, or the value of a formula of sizes.
 function Writer:constant(v, dtype)
-  if type(v) == "table" and v.terms then return self:formula(v, dtype) end
+  if type(v) == "table" and (v.terms or v.op) then return self:formula(v, dtype) end
   local text = type(v) == "table" and "[] " .. table.concat(v, ",") or type(v) == "number" and ("%.17g"):format(v)
   local key = dtype .. " " .. (text or tostring(v))
   local known = self.constants[key]
@@ -115,8 +116,23 @@ function Writer:dim(name)
   return refuse("no input has the dimension %s", name)
 end
 
+local calls = { add = "Add", sub = "Sub", mul = "Mul", mod = "Mod", min = "Min", max = "Max", abs = "Abs" }
+
 -- A formula as a tensor of one element in a list: int64.
 function Writer:size(f)
+  if type(f) == "number" then
+    if f % 1 ~= 0 then refuse("a size that is computed of %s, which is no integer", tostring(f)) end
+    return self:constant({ f }, "int64").name
+  end
+  if f.op == "floor" and f.a.op == "div" then -- of sizes: they are not negative
+    return self:node("Div", { self:size(f.a.a), self:size(f.a.b) }, 1, {}, "")[1]
+  end
+  if f.op then
+    if not calls[f.op] then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
+    local inputs = { self:size(f.a) }
+    if f.b then inputs[2] = self:size(f.b) end
+    return self:node(calls[f.op], inputs, 1, {}, "")[1]
+  end
   if f.of or f.scale then refuse("%s of a size as a size", f.of or "a fraction") end
   local sum
   local function number(v) return self:constant({ v }, "int64").name end
@@ -130,13 +146,30 @@ function Writer:size(f)
     sum = sum and self:node("Add", { sum, product }, 1, {}, "")[1] or product
   end
   if (f.add or 0) ~= 0 then sum = self:node("Add", { sum, number(f.add) }, 1, {}, "")[1] end
+  local below = (f.add or 0) < 0
+  for _, term in ipairs(f.terms) do below = below or term[1] < 0 end
+  if f.div and below then -- ONNX's quotient is cut towards 0
+    local rest = self:node("Mod", { sum, number(f.div) }, 1, {}, "")[1]
+    sum = self:node("Sub", { sum, rest }, 1, {}, "")[1]
+  end
   if f.div then sum = self:node("Div", { sum, number(f.div) }, 1, {}, "")[1] end
   return sum
 end
 
 --- The value of a formula as a tensor without dimensions.
 function Writer:formula(f, dtype)
-  local plain = { terms = f.terms, add = f.add, div = f.div }
+  if f.op and dtype ~= "int64" then
+    local floats = { div = "Div", pow = "Pow", sqrt = "Sqrt", floor = "Floor", ceil = "Ceil", log = "Log",
+      exp = "Exp" }
+    local op = calls[f.op] or floats[f.op]
+    local function operand(v) return type(v) == "number" and self:constant(v, dtype) or self:formula(v, dtype) end
+    if op ~= "Mod" then
+      local inputs = { operand(f.a).name }
+      if f.b then inputs[2] = operand(f.b).name end
+      return rules.value(self:node(op, inputs, 1, {}, "")[1], dtype, {})
+    end
+  end
+  local plain = f.op and f or { terms = f.terms, add = f.add, div = f.div }
   local v = self:node("Squeeze", { self:size(plain), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
   if dtype ~= "int64" then v = self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
   if f.of == "sqrt" or f.of == "rsqrt" then v = self:node("Sqrt", { v }, 1, {}, "")[1] end
@@ -234,7 +267,7 @@ local function shown(shape)
   for k, n in ipairs(shape) do
     out[k] = n
     if type(n) == "table" then
-      local plain = n.div == nil and n.of == nil and not n.scale
+      local plain = not (n.div or n.of or n.scale or n.op)
       out[k] = plain and sizes.text(n):gsub("%W", "_") or "?"
     end
   end
@@ -286,6 +319,7 @@ function Writer:arguments(node, record, passes)
       values[a.name] = list
     elseif v ~= nil and a.type == "INDEX" then
       if type(v) == "number" then values[a.name] = v > 0 and v - 1 or v
+      elseif v.op then values[a.name] = sizes.combined("sub", v, 1)
       else values[a.name] = { kind = "size", terms = v.terms, add = (v.add or 0) - (v.div or 1), div = v.div }
       end
     elseif a.type == "INTS" and type(v) == "number" then
@@ -488,6 +522,7 @@ local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer h
 --- The ModelProto of a program, as a message, and the data that goes into a file beside it, or nil. o: input_names,
 -- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
+  follow.refuse_guards("onnx.export", ep.program)
   local as_index, positions = {}, {}
   if o.index_base == 0 then -- as the model's ops see them
     as_index, positions = places.of(ep.program, function(op) return all_records()[functional(op)] end)

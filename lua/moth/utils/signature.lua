@@ -54,6 +54,7 @@ end
 local int64, uint64 = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 -- An int64_t or uint64_t as a number, if it is one exactly.
 local function plain_number(v)
+  if M.lower then v = M.lower(v) end
   if ffi.istype(int64, v) and v <= 2LL ^ 53 and v >= -2LL ^ 53 or ffi.istype(uint64, v) and v <= 2ULL ^ 53 then
     return tonumber(v)
   end

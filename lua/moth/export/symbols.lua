@@ -1,0 +1,254 @@
+--- Sizes as symbols: numbers that know how they follow from the open dimensions of a program.
+--
+-- A program is recorded at several sizes. What the function asks of sizes, x:size(1), #x, x:numel(), is noted there,
+-- and is a formula of the dimensions. Then it is recorded once more at the example's sizes, where these questions are
+-- answered by symbols, cdata with metamethods: their arithmetic makes expressions (moth.export.sizes); a comparison is
+-- noted as a guard, with its line: the program holds where guards are as they were. Where an op takes a symbol, it
+-- is its number at the example's sizes, and the expression is noted, too. Questions of moth's own code get numbers.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+local signature = require "moth.utils.signature"
+local sizes = require "moth.export.sizes"
+local methods = require("moth.tensor").methods
+
+local type, tonumber = type, tonumber -- those of the globals know symbols, for a while
+
+local M = {}
+
+
+-- The metatable of a type is for ever: where moth is loaded a second time, its functions are those of that one.
+local kept = debug.getregistry()
+kept.moth_size_symbol = kept.moth_size_symbol or { type = ffi.typeof "struct { double hint; int id; }" }
+local Symbol = kept.moth_size_symbol.type
+local OWN = debug.getinfo(1, "S").source:match "^(.*)export/symbols%.lua$"
+local mt = B.Tensor
+
+local active -- { log = { numbers }, at, formulas or nil, expressions, guards, used }
+
+local function is_symbol(v) return type(v) == "cdata" and ffi.istype(Symbol, v) end
+
+local function of(v) return is_symbol(v) and active.expressions[v.id] or v end
+
+local function hint(v) return is_symbol(v) and v.hint or v end
+
+local function symbol(expression, value)
+  if type(expression) == "number" then return expression end
+  local id = #active.expressions + 1
+  active.expressions[id] = expression
+  return Symbol(value, id)
+end
+
+-- The line of the nearest function that is not moth's own.
+local function place()
+  for level = 3, 40 do
+    local info = debug.getinfo(level, "Sl")
+    if not info then break end
+    if info.what ~= "C" and info.source:sub(1, #OWN) ~= OWN then
+      return ("%s:%d"):format(info.short_src, info.currentline)
+    end
+  end
+  return "?"
+end
+
+-- ---- arithmetic ----------------------------------------------------------------------------------
+
+local apply = sizes.operations
+
+local function arithmetic(op)
+  return function(a, b)
+    for _, v in ipairs { a, b } do
+      if B.is_tensor(v) then return mt["__" .. op](hint(M.lower(a)), hint(M.lower(b))) end
+      if type(v) ~= "number" and not is_symbol(v) then
+        error(("attempt to do arithmetic on a size and a %s"):format(type(v)), 2)
+      end
+    end
+    return symbol(sizes.combined(op, of(a), of(b)), apply[op](hint(a), hint(b)))
+  end
+end
+
+local function note(op, a, b, holds)
+  active.guards[#active.guards + 1] = { op = op, a = of(a), b = of(b), holds = holds, at = place() }
+  return holds
+end
+
+local meta = {}
+for op in ("add sub mul div mod pow"):gmatch "%a+" do meta["__" .. op] = arithmetic(op) end
+function meta.__unm(a) return symbol(sizes.combined("mul", of(a), -1), -a.hint) end
+local function number_like(v) return is_symbol(v) or type(v) == "number" end
+function meta.__eq(a, b) return number_like(a) and number_like(b) and note("eq", a, b, hint(a) == hint(b)) end
+function meta.__lt(a, b)
+  if B.is_tensor(a) or B.is_tensor(b) then return mt.__lt(M.lower(a), M.lower(b)) end
+  return note("lt", a, b, hint(a) < hint(b))
+end
+function meta.__le(a, b)
+  if B.is_tensor(a) or B.is_tensor(b) then return mt.__le(M.lower(a), M.lower(b)) end
+  return note("le", a, b, hint(a) <= hint(b))
+end
+function meta.__tostring(a) return tostring(a.hint) end
+function meta.__concat(a, b) return tostring(hint(a)) .. tostring(hint(b)) end
+if not kept.moth_size_symbol.meta then
+  local own = {}
+  for name in each(meta) do own[name] = function(a, b) return kept.moth_size_symbol.meta[name](a, b) end end
+  ffi.metatype(Symbol, own)
+end
+kept.moth_size_symbol.meta = meta
+
+-- ---- where numbers are wanted --------------------------------------------------------------------
+
+--- A symbol's number, whose expression the program depends on from now on; lists and options with numbers for symbols.
+function M.lower(v, depth)
+  if is_symbol(v) then
+    active.used[v.id] = active.used[v.id] or place()
+    return v.hint
+  end
+  if type(v) ~= "table" or not check.is_plain(v) or (depth or 0) > 3 then return v end
+  local out
+  for key, item in next, v do
+    local lowered = M.lower(item, (depth or 0) + 1)
+    if not rawequal(lowered, item) then
+      if not out then
+        out = {}
+        for k, x in next, v do out[k] = x end
+      end
+      out[key] = lowered
+    end
+  end
+  return out or v
+end
+
+local lower = M.lower
+
+-- ---- questions -----------------------------------------------------------------------------------
+
+-- A number that the user's code asks for, or its symbol.
+local function answer(n)
+  if type(n) ~= "number" then return n end
+  local at = active.at + 1
+  active.at = at
+  if not active.formulas then
+    active.log[at] = n
+    return n
+  end
+  local f = active.formulas[at]
+  return f and type(f) == "table" and symbol(f, n) or n
+end
+
+-- Whether the function that has called this one's caller is the user's.
+local function asked(level)
+  local info = debug.getinfo(level or 3, "S")
+  return active and info and info.what ~= "C" and info.source:sub(1, #OWN) ~= OWN
+end
+
+local function answers(original)
+  return function(x, ...)
+    if not asked() then return original(x, ...) end
+    local value = original(lower(x), lower((...)))
+    if type(value) ~= "table" then return answer(value) end
+    for i = 1, #value do value[i] = answer(value[i]) end
+    return value
+  end
+end
+
+local questions = { "size", "stride", "numel", "nelement" }
+
+local lists = {} -- functions of the standard library that get numbers, or know symbols
+local function known(name, op)
+  local original = math[name]
+  lists[#lists + 1] = { math, name, function(a, ...)
+    local any = is_symbol(a)
+    for i = 1, select("#", ...) do any = any or is_symbol((select(i, ...))) end
+    if not any then return original(a, ...) end
+    if select("#", ...) == 0 then
+      if op == "min" or op == "max" then return a end
+      return symbol(sizes.combined(op, of(a)), apply[op](a.hint))
+    end
+    local result = a
+    for i = 1, select("#", ...) do
+      local b = (select(i, ...))
+      result = symbol(sizes.combined(op, of(result), of(b)), apply[op](hint(result), hint(b)))
+    end
+    return result
+  end }
+end
+for name, op in each { min = "min", max = "max", floor = "floor", ceil = "ceil", abs = "abs", sqrt = "sqrt",
+  pow = "pow", log = "log", exp = "exp" } do
+  known(name, op)
+end
+local function lowering(library, name)
+  local original = library[name]
+  lists[#lists + 1] = { library, name, function(...)
+    local n, args = select("#", ...), { ... }
+    for i = 1, n do args[i] = hint(args[i]) end
+    return original(unpack(args, 1, n))
+  end }
+end
+lowering(string, "format")
+lowering(string, "rep")
+lists[#lists + 1] = { _G, "type", function(...)
+  if select("#", ...) > 0 and is_symbol((...)) and asked(3) then return "number" end
+  return type(...)
+end }
+lists[#lists + 1] = { _G, "tonumber", function(v, ...)
+  if is_symbol(v) then return v end
+  return tonumber(v, ...)
+end }
+
+-- Calls fn with the questions answered by `active`.
+local function installed(fn)
+  local saved, index, newindex, length = {}, mt.__index, mt.__newindex, mt.__len
+  for _, name in ipairs(questions) do
+    saved[name] = methods[name]
+    methods[name] = answers(methods[name])
+  end
+  mt.__len = answers(length)
+  mt.__index = function(x, k)
+    if k == "shape" and asked() then
+      local value = saved.size(x)
+      for i = 1, #value do value[i] = answer(value[i]) end
+      return value
+    end
+    return index(x, type(k) == "string" and k or lower(k))
+  end
+  local symbols = active.formulas ~= nil
+  if symbols then
+    mt.__newindex = function(x, k, v) return newindex(x, lower(k), lower(v)) end
+    for _, entry in ipairs(lists) do
+      saved[entry] = entry[1][entry[2]]
+      entry[1][entry[2]] = entry[3]
+    end
+    signature.lower = lower
+    B.lower_sizes(lower)
+  end
+  local results = { pcall(fn) }
+  for _, name in ipairs(questions) do methods[name] = saved[name] end
+  mt.__index, mt.__newindex, mt.__len = index, newindex, length
+  if symbols then
+    for _, entry in ipairs(lists) do entry[1][entry[2]] = saved[entry] end
+    signature.lower = nil
+    B.lower_sizes(nil)
+  end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+--- Calls fn, and notes the numbers that it asks of sizes in `log`, a list; where `formulas` are the formulas of such
+-- numbers, it gets symbols, and out = { expressions, guards, used } what they were used for.
+function M.watch(fn, log, formulas, out)
+  local outer = active
+  active = { log = log, at = 0, formulas = formulas, expressions = out and out.expressions, guards = out and out.guards,
+    used = out and out.used }
+  local results = { pcall(installed, fn) }
+  active = outer
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+--- A value that the function returns, as a number.
+function M.plain(v)
+  if active and is_symbol(v) then return lower(v) end
+  return v
+end
+
+return M
