@@ -4,6 +4,7 @@
 -- then).
 local moth = require "moth"
 local S = require "compile.support"
+local kernels = require "kernel.kernels"
 local toolchain = require "moth.utils.toolchain"
 local F = moth.nn.functional
 
@@ -181,6 +182,19 @@ function steps.pieces() local a, b, kind = pick(), pick(), rnd(6) return functio
   if kind == 5 then return F.pad(x, { 1, 1 }) end
   return x:triu()
 end) end end
+function steps.empty() local a, kind = pick(), rnd(8) return function(e) try(e, function() -- parts without elements
+  local x = a(e)
+  local none = x:narrow(-1, 1, 0)
+  if kind == 1 then return none end
+  if kind == 2 then return moth.cat({ none, x }, -1) end
+  if kind == 3 then return x:roll(x:size(1), 1) end
+  if kind == 4 then return x:roll({ 1, 2 }, { 1, -1 }) end
+  if kind == 5 then return none:sum(-1, true) + x end
+  if kind == 6 then return F.pad(x, { -1, 0 }) end
+  if kind == 7 then return F.pad(x, { 0, 0, 0, 0 }) end
+  push(e, none)
+  return x:split({ 0, x:size(1) }, 1)[2]
+end) end end
 function steps.loss() local a, b, kind = pick(), pick(), rnd(3) return function(e) try(e, function()
   if kind == 1 then return F.mse_loss(a(e), b(e)) end
   if kind == 2 then return F.smooth_l1_loss(a(e), b(e), { reduction = "none" }) end
@@ -321,7 +335,7 @@ end
 local nloud = 0
 local function count_loud() nloud = nloud + 1 end
 
-local function check(seed, backend)
+local function run_seed(seed, backend)
   local f, text = program(seed)
   local function interpret(g)
     g:lint()
@@ -386,6 +400,11 @@ local function check(seed, backend)
         a:sub(math.max(1, at - 300), at + size), b:sub(math.max(1, at - 300), at + size)), 0)
     end
   end
+end
+
+-- Generated kernels check that they stay in their buffers.
+local function check(seed, backend)
+  kernels.with({ MOTH_KERNEL_CHECK = "1" }, function() run_seed(seed, backend) end)
 end
 
 describe("compiled random programs", function()

@@ -221,6 +221,7 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
                            .slots_at = p->nslots,
                            .nslots = from->nslots,
                            .nnumbers = from->nnumbers,
+                           .no_memory = from->no_memory,
                            .reach = from->reach,
                            .outside = from->outside};
   to->at = malloc(sizeof *to->at * ((size_t)nat + 1));
@@ -246,8 +247,10 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
     if (last >= (int64_t)from->nslots)
       return moth_fail(MOTH_ERR_VALUE, "plan: slot %lld of %u", (long long)last, from->nslots);
   }
-  if (from->reach && from->outside + 4 > from->nslots)
-    return moth_fail(MOTH_ERR_VALUE, "plan: slot %u of %u", from->outside + 3, from->nslots);
+  if ((from->no_memory && from->no_memory >= from->nslots) ||
+      (from->reach && from->outside + 4 > from->nslots))
+    return moth_fail(MOTH_ERR_VALUE, "plan: slots %u and %u of %u", from->no_memory, from->outside,
+                     from->nslots);
   return MOTH_OK;
 }
 

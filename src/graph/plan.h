@@ -31,9 +31,10 @@ typedef struct MothPlanLaunch {
       at; /* for each result, operand and temporary of the kernel the slot of its address; -1: none */
   const struct MothPlanNumber *numbers; /* slots that have numbers of the graph */
   uint32_t nnumbers;
-  /* Of code that checks its accesses to memory: how far behind the slot of an address the one is that gets the number of
-   * elements there (0: it does not check), and the first of the four slots of src/codegen/tile_c.lua that it sets. */
-  uint32_t reach, outside;
+  /* The slot that code sets where it found no memory. Of code that checks its accesses, which follow: how far behind the
+   * slot of an address the one is that gets the number of elements there, and the first of the four slots of
+   * src/codegen/tile_c.lua that it sets. Each 0: there is none. */
+  uint32_t no_memory, reach, outside;
 } MothPlanLaunch;
 
 typedef struct MothPlanNumber {

@@ -307,6 +307,8 @@ static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPla
     for (uint32_t i = 0; i < n; i++)
       if (l->at[i] >= 0)
         slots[l->at[i]] = (uint64_t)(uintptr_t)address_of(p, f, s->values[i]);
+    if (l->no_memory)
+      slots[l->no_memory] = 0;
     if (l->reach) {
       slots[l->outside] = 0;
       for (uint32_t i = 0; i < n; i++)
@@ -321,6 +323,8 @@ static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPla
              sizeof *slots);
     }
     moth_parallel_for(l->n, l->grain, l->fn, slots);
+    if (l->no_memory && slots[l->no_memory])
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory: none for the blocks of a generated kernel");
     if (l->reach && slots[l->outside])
       return outside(p, s, f, l, slots);
   }

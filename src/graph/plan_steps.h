@@ -61,7 +61,7 @@ typedef struct MothPlanLaunched {
   uint32_t slots_at, nslots; /* in p->slots and in a frame's */
   int32_t *at;
   MothPlanNumber *numbers;
-  uint32_t nnumbers, reach, outside;
+  uint32_t nnumbers, no_memory, reach, outside;
 } MothPlanLaunched;
 
 typedef struct MothPlanStep {

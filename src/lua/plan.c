@@ -95,6 +95,7 @@ static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
   lua_getfield(L, idx, "slots");
   const char *slots = moth_lua_bytes(L, lua_gettop(L), &bytes);
   l.nslots = (uint32_t)(bytes / sizeof(uint64_t));
+  l.no_memory = (uint32_t)integer_field(L, idx, "no_memory", 0);
   l.reach = (uint32_t)integer_field(L, idx, "reach", 0);
   l.outside = (uint32_t)integer_field(L, idx, "outside", 0);
   uint64_t *copy = lua_newuserdata(L, bytes + 8);
@@ -128,7 +129,8 @@ static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
 
 /* The table at idx: { nodes = ids, results = values, operands = values, temporaries = bytes of each, in_place =, launches = {
  * { fn = address, n =, grain =, slots = their bytes, at = slots from 0 (-1: none) of results, operands and temporaries,
- * numbers = { { slot =, number =, is_float = }, … }, reach =, outside = as in MothPlanLaunch }, … }, text = its name }. */
+ * numbers = { { slot =, number =, is_float = }, … }, no_memory =, reach =, outside = as in MothPlanLaunch }, … }, text = its
+ * name }. */
 static MothStatus add_kernel(lua_State *L, MothPlan *p, const MothGraph *g, int idx) {
   MothPlanKernel k = {0};
   luaL_checkstack(L, 64, "plan");

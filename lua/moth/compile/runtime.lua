@@ -11,7 +11,7 @@
 --                      slots = bytes of its MothKernelSlots,
 --                      at = { the slot, from 0, of the address of each result, operand and temporary, or -1 },
 --                      numbers = { { slot =, number = index of a number of the graph, is_float = }, … },
---                      reach =, outside = where it checks its accesses: of MothPlanLaunch; else 0 }, … },
+--                      no_memory =, reach =, outside = of MothPlanLaunch }, … },
 --       text = what is fused }
 --
 -- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
@@ -65,8 +65,8 @@ function M.launch(step)
   slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
   local function launch(programs)
     return { fn = tonumber(ffi.cast("intptr_t", k.call)), n = programs, grain = k.grain,
-      slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, reach = k.checked and n + 4 or 0,
-      outside = k.checked and n * 2 + 5 or 0 }
+      slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, no_memory = n + 4,
+      reach = k.checked and n + 4 or 0, outside = k.checked and n * 2 + 5 or 0 }
   end
   out.launches = { launch(k.grid) }
   if k.second then
