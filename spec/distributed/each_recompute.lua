@@ -99,6 +99,14 @@ return function(rank, size)
       end)
     end
 
+    if size == 2 then
+      check("compiled" .. kind, plain, function(m)
+        wrapped(m.blocks[2])
+        dist.fully_shard(m)
+        return moth.compile(m, { backend = "blocks" })
+      end)
+    end
+
     -- tensor and sequence parallel: norms have other tensors in their places during forward
     local layer = nn.TransformerEncoderLayer(24, 6, 32, 0, { batch_first = true, norm_first = true })
     local cut = layer:clone()

@@ -56,6 +56,19 @@ return function(rank, size)
   net:no_sync(function() lossf(net(mine), target):backward() end)
   net:clip_grad_norm_(1)
 
+  -- wrappers inside of a wrapper leave names as they are
+  do
+    local whole, FSDP = one:clone(), fsdp.FullyShardedDataParallel
+    local inside = whole:clone()
+    local outer = FSDP(nn.Sequential(FSDP(inside[1]), inside[2], FSDP(inside[3]), inside[4], inside[5]))
+    local names, plain = outer:state_dict(), make()
+    plain:load_state_dict(names)
+    plain:zero_grad()
+    whole:zero_grad()
+    compare.modules("names", plain, whole)
+    assert(outer:optim_state_dict(adam(outer:parameters())).param_groups[1].params[1] == "0.weight")
+  end
+
   -- whole states, there and back #M383
   local every, all = fsdp.StateDictType, net:state_dict()
   for name, t in one:named_parameters() do close("whole " .. name, all[name], t) end

@@ -153,15 +153,6 @@ function Unit:leave()
   if tree.depth == 0 then end_of_forward(tree) end
 end
 
--- While a checkpoint inside of the unit computes again.
-local function enter_again(unit)
-  U.ready(unit.handle)
-  local was = unit.is_shown
-  show(unit, true)
-  return { unit, was }
-end
-local function leave_again(state) show(state[1], state[2]) end
-
 -- A backward through the units has begun. Of one that is recorded (create_graph) whole parameters are kept, as another
 -- one reads them, which may come to the parameters without passing a result of a unit.
 local function begin_backward(tree)
@@ -179,6 +170,17 @@ local function begin_backward(tree)
     unit.is_watched = true
   end
 end
+
+-- While a checkpoint inside of the unit computes again.
+local function enter_again(unit)
+  if not unit.tree then adopt(unit) end -- of a compiled call
+  if B.current_pass() then begin_backward(unit.tree) end
+  U.ready(unit.handle)
+  local was = unit.is_shown
+  show(unit, true)
+  return { unit, was }
+end
+local function leave_again(state) show(state[1], state[2]) end
 
 -- Called by the first gradient of a result.
 function Unit:before_backward()
@@ -291,7 +293,8 @@ local function forward_of(unit, forward)
     return ...
   end
   -- While ops are recorded; the places are shards again when it is over.
-  local function compiled(ok, ...)
+  local function compiled(outer, ok, ...)
+    around.pop(outer)
     show(unit, false)
     if not ok then error((...), 0) end
     return out(...)
@@ -301,7 +304,7 @@ local function forward_of(unit, forward)
       local reason = recorded.reason(unit)
       if not reason then
         recorded.gather(unit)
-        return compiled(pcall(run, module, ...))
+        return compiled(around.push(enter_again, leave_again, unit), pcall(run, module, ...))
       end
       B.compile.break_graph(("fully_shard: unit %s: %s"):format(unit.name, reason))
     end

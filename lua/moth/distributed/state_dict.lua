@@ -14,26 +14,24 @@ local signature = require "moth.utils.signature"
 
 local M = {}
 
---- The module inside of the wrappers, whose names have no "module." in front; for files of this folder.
-function M.inner(model)
-  local name = class.name(model)
-  if name == "DistributedDataParallel" or name == "FullyShardedDataParallel" then return M.inner(model.module) end
-  return model
-end
+local wrappers = { DistributedDataParallel = true, FullyShardedDataParallel = true }
 
--- { { name, tensor }, … } of parameters and persistent buffers; what is shared comes under each of its names.
-local function entries(model)
+--- For files of this folder: { { name, tensor, is a parameter }, … } of parameters and persistent buffers, as if there
+-- were no wrappers, whose names begin with "module."; what is shared comes under each of its names.
+function M.entries(model)
   local out = {}
   local function visit(m, prefix)
+    if wrappers[class.name(m)] then return visit(m.module, prefix) end
     for name, p in Ordered.items(m:registry "_parameters") do out[#out + 1] = { prefix .. name, p, true } end
     for name, b in Ordered.items(m:registry "_buffers") do
       if not m._transient[name] then out[#out + 1] = { prefix .. name, b } end
     end
     for name, child in Ordered.items(m:registry "_modules") do visit(child, prefix .. name .. ".") end
   end
-  visit(M.inner(model), "")
+  visit(model, "")
   return out
 end
+local entries = M.entries
 
 local COMMON = "*, bool full_state_dict=false, bool cpu_offload=false, bool ignore_frozen_params=false, \z
   bool flatten_optimizer_state_dict=false, bool broadcast_from_rank0=false, bool strict=true"

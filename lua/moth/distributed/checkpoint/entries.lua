@@ -8,7 +8,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local moth = require "moth"
-local Ordered = require "moth.nn.ordered"
+local entries_of = require("moth.distributed.state_dict").entries
 local placement = require "moth.distributed.placement"
 local tree = require "moth.distributed.tree"
 
@@ -40,16 +40,13 @@ function M.entry(name, t, like)
   return e
 end
 
-local inner = require("moth.distributed.state_dict").inner
-
---- Calls fn(name, tensor) for the parameters and persistent buffers of a module.
+--- Calls fn(name, tensor, is a parameter) for the parameters and persistent buffers of a module, under the first of
+-- their names.
 function M.each_of(module, fn)
-  module = inner(module)
-  for name, p in module:named_parameters() do fn(name, p) end
-  for prefix, m in module:named_modules() do
-    for name, b in Ordered.items(m:registry "_buffers") do
-      if not m._transient[name] then fn(prefix == "" and name or prefix .. "." .. name, b) end
-    end
+  local seen = {}
+  for _, entry in ipairs(entries_of(module)) do
+    if not seen[entry[2]] then fn(entry[1], entry[2], entry[3]) end
+    seen[entry[2]] = true
   end
 end
 
@@ -57,7 +54,9 @@ end
 function M.names(value)
   local names = setmetatable({}, { __mode = "k" })
   for _, v in each(value) do
-    if is_module(v) then for name, p in inner(v):named_parameters() do names[p] = name end end
+    if is_module(v) then
+      M.each_of(v, function(name, t, is_parameter) if is_parameter then names[t] = name end end)
+    end
   end
   return names
 end
