@@ -20,6 +20,7 @@ local Inside = nn.class("Inside")
 function Inside:__init() self.a, self.b = nn.Linear(10, 21), nn.Linear(21, 10) end
 function Inside:forward(x)
   local function part(v) return self.b(self.a(v):tanh()) end
+  if self.plain_first then x = part(x) end -- parameters that are read once more after the checkpoints' backward
   return utils.checkpoint(part, utils.checkpoint(part, x, self.how), self.how)
 end
 
@@ -91,7 +92,10 @@ return function(rank, size)
     some.blocks[3]:requires_grad_(false)
     check("frozen" .. kind, some, function(m) units(m, wrapped) end)
     Inside.how = how
-    check("inside of forward" .. kind, inside, function(m) units(m, function() end) end)
+    for _, plain_first in ipairs { false, true } do
+      Inside.plain_first = plain_first
+      check("inside of forward" .. kind, inside, function(m) units(m, function() end) end)
+    end
     for _, static in ipairs { false, true } do
       check("averaged" .. kind, plain, function(m)
         for i = 1, 3 do wrapped(m.blocks[i]) end

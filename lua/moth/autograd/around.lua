@@ -32,6 +32,14 @@ local function leave(state)
   state[1][2](state[2])
 end
 
+--- Notes a fact in all that is entered now: now()[name] is true, until it is left.
+function M.note(name)
+  local scope = top
+  while scope do
+    scope[name], scope = true, scope[4]
+  end
+end
+
 --- fn(...) inside of what was entered then.
 function M.again(scope, fn, ...)
   if not scope then return fn(...) end

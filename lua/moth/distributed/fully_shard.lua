@@ -244,15 +244,15 @@ local function convert_all(dtype, n, ...)
   return unpack(list, 1, n)
 end
 
--- Frozen parameters are read in backward after the last gradient of a parameter has come, until those of the inputs are
--- there: then they are released, or at the end of backward.
-local function watch_inputs(unit, ...)
-  local frozen, release = false, unit.reshard_after_backward
-  for _, p in ipairs(unit.shards) do frozen = frozen or not B.requires_grad(p) end
-  U.set_after_backward(unit.handle, unit.sync, release and not frozen)
-  if not (frozen and release and B.grad_enabled()) then return end
-  for i = 1, select("#", ...) do
-    each_tensor((select(i, ...)), function(t)
+-- Frozen parameters, and those of a reentrant checkpoint inside, are read in backward after the last gradient of a
+-- parameter has come, until those of the inputs are there: then they are released, or at the end of backward.
+local function watch_inputs(unit, inputs)
+  local late, release = around.now().reentrant, unit.reshard_after_backward
+  for _, p in ipairs(unit.shards) do late = late or not B.requires_grad(p) end
+  U.set_after_backward(unit.handle, unit.sync, release and not late)
+  if not (late and release and B.grad_enabled()) then return end
+  for i = 1, inputs.n do
+    each_tensor(inputs[i], function(t)
       if B.requires_grad(t) and not B.is_leaf(t) then
         unit.waiting = unit.waiting + 1
         t:register_hook(function()
@@ -264,7 +264,8 @@ local function watch_inputs(unit, ...)
   end
 end
 
-local function finish(unit, outer, ok, ...)
+local function finish(unit, inputs, outer, ok, ...)
+  if ok then watch_inputs(unit, inputs) end
   around.pop(outer)
   unit:leave()
   if not ok then error((...), 0) end
@@ -309,8 +310,8 @@ local function forward_of(unit, forward)
       B.compile.break_graph(("fully_shard: unit %s: %s"):format(unit.name, reason))
     end
     unit:enter()
-    watch_inputs(unit, ...)
-    return out(finish(unit, around.push(enter_again, leave_again, unit), pcall(run, module, ...)))
+    local inputs = { n = select("#", ...), ... }
+    return out(finish(unit, inputs, around.push(enter_again, leave_again, unit), pcall(run, module, ...)))
   end
 end
 

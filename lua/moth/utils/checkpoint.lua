@@ -440,6 +440,7 @@ local function reentrant(fn, o, n, args)
       none. Use { use_reentrant = false }, or input:requires_grad_()")
   end
   local call = { fn = fn, o = o, args = parts, values = args, tensors = tensors }
+  around.note "reentrant"
   local outputs = { Reentrant(call, unpack(tensors)) }
   local results = put_together(call.results, outputs)
   return unpack(results, 1, results.n)
