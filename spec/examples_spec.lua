@@ -260,6 +260,15 @@ describe("example", function()
       "equal results: true", "relu became gelu: yes")
   end)
 
+  it("compile_slow: what compiling makes slower is found and mended #M310", function()
+    local text = example("compile_slow", "--quick")
+    local slow, mended = text:match "^(slow: .*)(mended: .*)$"
+    assert.matches("slow: uncompiled [%d.]+ ms, compiled [%d.]+ ms; the calls that compiled took [%d.]+ ms\n"
+      .. "  graphs 9, breaks 1\n  break: item, at [^\n]*compile_slow.lua:18\n", slow)
+    assert.matches("mended: uncompiled [%d.]+ ms, compiled [%d.]+ ms; .-\n  graphs 1, breaks 0\n"
+      .. "the same values: true\n$", mended)
+  end)
+
   it("export: a CNN as a program and as ONNX, read back #M424 #M437", function()
     local text = example("export")
     has(text, "read back: equal to the bit: true", "takes\tinput\ttensor(float)\tbatch 3 224 224")

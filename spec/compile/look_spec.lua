@@ -30,10 +30,15 @@ describe("compile: looking", function()
     local first = compile.counters()
     assert.is_true(first.compile_seconds > 0)
     assert.same({ 1, 1, 4, 0 }, { first.calls, first.graphs, first.recorded, first.followed })
+    assert.same({ 0, 0 }, { first.hits, first.hit_seconds })
+    assert.is_true(first.call_seconds >= first.compile_seconds)
     for _ = 1, 9 do f(x) end
     local c = compile.counters()
     assert.equal(first.compile_seconds, c.compile_seconds)
     assert.same({ 10, 1, 4, 36 }, { c.calls, c.graphs, c.recorded, c.followed })
+    assert.equal(9, c.hits) -- the time of both: of the first call, and of the nine
+    assert.is_true(c.hit_seconds > 0)
+    assert.is_near(c.call_seconds, first.call_seconds + c.hit_seconds, 1e-9)
   end)
 
   it("breaks at coroutines, debug functions and loops by goto, and is right #M278", function()

@@ -831,6 +831,8 @@ MothStatus moth_recorder_begin(MothTrace *t, MothRecorder **out) {
     return status;
   }
   counters.calls++;
+  r->began = moth_trace_now();
+  r->compile_ns = counters.compile_ns;
   *out = r;
   return MOTH_OK;
 }
@@ -846,6 +848,12 @@ MothStatus moth_recorder_end(MothRecorder *r) {
     s->recorder = NULL;
   }
   r->closed = true;
+  int64_t took = moth_trace_now() - r->began;
+  counters.call_ns += took;
+  if (counters.compile_ns == r->compile_ns) {
+    counters.hits++;
+    counters.hit_ns += took;
+  }
   moth_intercept_pop(true, interceptor(r));
   if (status == MOTH_OK && r->late_status)
     status =

@@ -159,6 +159,7 @@ typedef struct MothRecorder {
   bool closed;
   MothStatus late_status; /* moth_segment_late */
   char late[512];
+  int64_t began, compile_ns; /* when; the counter's value then */
 } MothRecorder;
 
 /* The calls of a thread that are noted and have not run. */
@@ -190,6 +191,7 @@ typedef struct MothShadowPair {
 
 typedef struct MothTraceCounters {
   int64_t calls, graphs, breaks, recompiles, recorded, followed, skipped, compile_ns;
+  int64_t hits, hit_ns, call_ns; /* hits: calls in which nothing was recorded or compiled */
   int64_t
       peak_bytes; /* the most that one run of a plan has held: intermediate values and outputs */
 } MothTraceCounters;

@@ -436,6 +436,9 @@ static int c_counters(lua_State *L) {
   number_field(L, "followed", (double)c->followed);
   number_field(L, "skipped", (double)c->skipped);
   number_field(L, "compile_seconds", (double)c->compile_ns * 1e-9);
+  number_field(L, "hits", (double)c->hits);
+  number_field(L, "hit_seconds", (double)c->hit_ns * 1e-9);
+  number_field(L, "call_seconds", (double)c->call_ns * 1e-9);
   number_field(L, "peak_bytes", (double)c->peak_bytes);
   return 1;
 }

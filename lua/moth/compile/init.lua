@@ -234,8 +234,9 @@ end
 
 --- What was counted on this thread since the start or reset(): calls of compiled functions; graphs (segments with a
 -- record of their own), graph_breaks (different ones), recompiles (differences that made another record); ops recorded,
--- followed, and skipped (run as they came); compile_seconds; turned_off (callables that were slower than uncompiled);
--- groups of calls that became one kernel, kernels (different ones, which were not there yet).
+-- followed, and skipped (run as they came); compile_seconds; call_seconds, what all calls took, and hits, hit_seconds,
+-- those of them in which nothing had to be compiled; turned_off (callables that were slower than uncompiled); groups of
+-- calls that became one kernel, kernels (different ones, which were not there yet).
 M.counters = signature("compile.counters()", function()
   local counters = C.counters()
   counters.turned_off = pace.turned_off
