@@ -10,7 +10,7 @@ jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 local ffi = require "ffi"
 require "moth.lang.searcher"
 local each = require "moth.each"
-ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
+ffi.cdef "int setenv(const char *name, const char *value, int overwrite); int unsetenv(const char *name);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 
 local VERSION = "0.1.0" -- of these Lua files; src/moth.h has that of the libraries
@@ -89,6 +89,14 @@ moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorit
   function() return (B.cuda.deterministic()) end)
 --- The topics of which moth speaks on stderr, as MOTH_LOGS: "dispatch,+autograd" ("+": in detail); "": none.
 moth.set_logs = signature("set_logs(string topics)", B.log)
+--- Sets a variable of the environment, as os.getenv and programs that are started see it; nil removes it. What moth
+-- reads at its start, such as MOTH_CPU, stays as it was.
+moth.setenv = signature("setenv(string name, string|number value?)", function(name, value)
+  if name == "" or name:find "=" then
+    require("moth.utils.check").fail("[setenv] '%s' is no name of a variable", name)
+  end
+  if value == nil then ffi.C.unsetenv(name) else ffi.C.setenv(name, tostring(value), 1) end
+end)
 --- "generic", "avx2" or "avx512"; can be set for tests (as by MOTH_CPU).
 moth.cpu_level = signature("cpu_level(string level?)", function(level) return (B.cpu_level(level)) end)
 

@@ -41,6 +41,30 @@ describe("fake mode #quick", function()
     end
   end)
 
+  it('is what device = "meta" asks for: shapes without memory #M272', function()
+    local before = moth.memory.stats().live
+    local meta = { device = "meta" }
+    local big = moth.zeros(100000, 100000, meta)
+    assert.is_true(big:is_fake())
+    for _, x in ipairs { moth.randn({ 2, 3 }, meta), moth.arange(5, meta), moth.full({ 2 }, 3, meta), moth.eye(3, meta),
+      moth.randint(1, 5, { 3 }, meta), moth.tensor({ 1, 2 }, meta), moth.ones_like(moth.ones(2), meta),
+      moth.randn(2, 2):to "meta", moth.randn(2, 2):to(meta) } do
+      assert.is_true(x:is_fake())
+    end
+    assert.is_true(moth.linspace(0, 1, 3, { device = "meta", requires_grad = true }):requires_grad())
+    local real = moth.ones(2)
+    assert.is_false(real:is_fake() or moth.ones(2):is_fake()) -- the others are as before
+    local lin = nn.Linear(50000, 50000, meta)
+    local net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)):to "meta"
+    for _, p in ipairs(net:parameters()) do assert.is_true(p:is_fake()) end
+    assert.is_true(net[2].running_mean:is_fake())
+    assert.same({ 7, 50000 }, lin(moth.zeros(7, 50000, meta)):size())
+    net(moth.zeros(2, 3, meta)):sum():backward()
+    assert.is_true(net[1].weight.grad:is_fake())
+    assert.is_true(moth.memory.stats().live - before < 1e6)
+    assert.error_matches(function() return moth.zeros(2, { device = "metal" }) end, "device 'metal': expected cpu")
+  end)
+
   it("gives no C function a pointer: data and data_ptr of a fake tensor are errors #M136", function()
     local fake = moth.fake_mode(function() return moth.ones(3) end)
     for name, message in each { data = "a fake tensor has no values", data_ptr = "a fake tensor has no memory" } do

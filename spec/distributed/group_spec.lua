@@ -40,6 +40,27 @@ describe("process groups", function()
     end
   end)
 
+  it("find what moth.setenv has set #M349", function()
+    local was = {}
+    for name in ("RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"):gmatch "%S+" do was[name] = os.getenv(name) or false end
+    finally(function() for name, value in pairs(was) do moth.setenv(name, value or nil) end end)
+    moth.setenv("RANK", 0)
+    moth.setenv("WORLD_SIZE", "1")
+    moth.setenv("MASTER_ADDR", "127.0.0.1")
+    moth.setenv("MASTER_PORT", nil)
+    assert.is_nil(os.getenv "MASTER_PORT")
+    assert.error_matches(function() dist.init_process_group "gloo" end, "the variable MASTER_PORT is not set")
+    moth.setenv("MASTER_PORT", "0") -- any that is free
+    assert.equal("0", os.getenv "MASTER_PORT")
+    local pipe = io.popen 'echo "$MASTER_PORT $RANK"' -- a program that is started sees it
+    assert.equal("0 0", pipe:read())
+    pipe:close()
+    dist.init_process_group "gloo"
+    assert.same({ 0, 1 }, { dist.get_rank(), dist.get_world_size() })
+    dist.destroy_process_group()
+    assert.error_matches(function() moth.setenv("A=B", "1") end, "'A=B' is no name of a variable")
+  end)
+
   it("take a store, an address, a timeout", function()
     assert.error_matches(function() dist.init_process_group("fake", { rank = 2, world_size = 2 }) end,
       "rank 2 is none of the 2 ranks")
