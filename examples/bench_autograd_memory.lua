@@ -1,14 +1,16 @@
 --- Four ways to run one network: forward alone, a training step, with checkpoints, with accumulated gradients. Memory
--- above the model's, and time.
+-- above the model's, and time; then whether their orders are as they must be.
 --
 --     moth examples/bench_autograd_memory.lua [--quick]
 local moth = require "moth"
 local nn, utils, F = moth.nn, moth.utils, moth.F
 
 local quick = arg[1] == "--quick"
-local batch, width, depth = quick and 64 or 128, quick and 128 or 512, 8
+local batch, width, depth = quick and 256 or 512, quick and 128 or 256, 8
+moth.set_num_threads(1) -- on a machine that does other things, too, threads wait for one another
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local memory = device == "cuda" and moth.cuda or moth.cpu
+local now = utils.system.now
 
 moth.manual_seed(0)
 local blocks = {}
@@ -26,35 +28,45 @@ local function loss(a, b, checkpointed)
   return F.mse_loss(v, b)
 end
 
-local function measure(fn)
-  local least, peak = math.huge, 0
-  for _ = 1, quick and 2 or 4 do
-    model:zero_grad { set_to_none = false }
-    collectgarbage()
-    collectgarbage()
-    local before = memory.memory_allocated()
-    memory.reset_peak_memory_stats()
-    local start = os.clock()
-    fn()
-    if device == "cuda" then moth.cuda.synchronize() end
-    least, peak = math.min(least, os.clock() - start), memory.max_memory_allocated() - before
-  end
-  return peak / 1e6, least * 1e3
+local function measure(row)
+  model:zero_grad { set_to_none = false }
+  collectgarbage()
+  collectgarbage()
+  local before = memory.memory_allocated()
+  memory.reset_peak_memory_stats()
+  local start = now()
+  row.run()
+  if device == "cuda" then moth.cuda.synchronize() end
+  row.ms = math.min(row.ms or math.huge, (now() - start) * 1e3)
+  row.mb = (memory.max_memory_allocated() - before) / 1e6
 end
 
 local rows = {
-  { "forward only (no gradients)", function() moth.no_grad(loss, x, y) end, "no graph" },
-  { "forward + backward", function() loss(x, y):backward() end, "activations are kept" },
-  { "with checkpoints", function() loss(x, y, true):backward() end, "computed again instead of kept" },
-  { "accumulation (8 parts)", function()
+  { name = "forward only (no gradients)", run = function() moth.no_grad(loss, x, y) end, notes = "no graph" },
+  { name = "forward + backward", run = function() loss(x, y):backward() end, notes = "activations are kept" },
+  { name = "with checkpoints", run = function() loss(x, y, true):backward() end,
+    notes = "computed again instead of kept" },
+  { name = "accumulation (8 parts)", run = function()
     for i = 0, 7 do
       local n = batch / 8
       (loss(x:narrow(1, i * n + 1, n), y:narrow(1, i * n + 1, n)) / 8):backward()
     end
-  end, ("batch %d in parts of %d"):format(batch, batch / 8) },
+  end, notes = ("batch %d in parts of %d"):format(batch, batch / 8) },
 }
-print(("%-28s %12s %10s  %s"):format("", "memory (MB)", "time (ms)", "notes"))
-for _, row in ipairs(rows) do
-  local mb, ms = measure(row[2])
-  print(("%-28s %12.2f %10.2f  %s"):format(row[1], mb, ms, row[3]))
+for _ = 1, quick and 2 or 6 do -- in turn, so that what slows the machine slows all of them
+  for _, row in ipairs(rows) do measure(row) end
 end
+print(("%-28s %12s %10s  %s"):format("", "memory (MB)", "time (ms)", "notes"))
+for _, row in ipairs(rows) do print(("%-28s %12.2f %10.2f  %s"):format(row.name, row.mb, row.ms, row.notes)) end
+
+-- Whether the rows, by their numbers, rise in this order.
+local function order(what, field, wanted)
+  local names, holds = {}, true
+  for i, k in ipairs(wanted) do
+    names[i] = rows[k].name:match "^[%a+ ]+%a"
+    holds = holds and (i == 1 or rows[wanted[i - 1]][field] < rows[k][field])
+  end
+  print(("%-6s %s: %s"):format(what, table.concat(names, " < "), holds and "holds" or "does not hold"))
+end
+order("memory", "mb", { 1, 4, 3, 2 })
+order("time", "ms", { 1, 2, 4, 3 })

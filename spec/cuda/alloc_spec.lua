@@ -140,14 +140,19 @@ describe("the allocator of CUDA memory", function()
     local ok, message = pcall(bytes, 100 * MiB)
     cuda.set_per_process_memory_fraction(1)
     assert.is_false(ok)
-    assert.matches("%[empty%] CUDA out of memory: tried to allocate 100.00 MiB on cuda:0; total [%d.]+ %a+, "
-      .. "64.00 MiB allowed to this process, [%d.]+ %a+ free, [%d.]+ %a+ live in %d+ tensors, [%d.]+ %a+ cached, "
-      .. "%d+ retries; HINT: ", message)
+    assert.matches("%[empty%] CUDA out of memory. Tried to allocate 100.00 MiB on cuda:0 %([%d.]+ %a+ total, "
+      .. "64.00 MiB allowed to this process, [%d.]+ %a+ free, [%d.]+ %a+ allocated in %d+ tensors, [%d.]+ %a+ "
+      .. "reserved, %d+ retries%); HINT: %a[%a ]+", message)
     assert.equal(ooms + 1, cuda.memory_stats().num_ooms) -- each error once
     kept:free()
     assert.equal(8 * MiB, bytes(8 * MiB):numel()) -- the process goes on
     fails("out of memory", bytes, 2 ^ 52)
     assert.equal(ooms + 2, cuda.memory_stats().num_ooms)
+    cuda.set_memory_fraction(0.01) -- the row's own words: after flushing the cache and one retry
+    ok, message = pcall(bytes, math.ceil(total * 0.02))
+    cuda.set_memory_fraction(1)
+    assert.is_false(ok)
+    assert.matches("CUDA out of memory. Tried to allocate .- %(.- total, .- allocated .- reserved", message)
   end)
 
   it("flushes the cache and tries again", function()

@@ -80,6 +80,10 @@ return function(rank, size)
   else
     assert(next(sd) == nil)
   end
+  local on_first, cut = net:state_dict { full = true }, net:state_dict { full = false }
+  for name, t in pairs(on_first) do close("full " .. name, t, sd[name]) end
+  assert((next(on_first) ~= nil) == (rank == 0))
+  close("its part", dist.full_tensor(cut["0.weight"]), one[1].weight)
   local again = fsdp.FullyShardedDataParallel(make():eval(), { auto_wrap_policy =
     fsdp.size_based_auto_wrap_policy { min_num_params = 80 } })
   again:set_state_dict_type(every.FULL_STATE_DICT, first_only)

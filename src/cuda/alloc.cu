@@ -356,20 +356,21 @@ void out_of_memory(Heap *h, size_t n, uint64_t pool) {
     snprintf(limit, sizeof limit, ", %s allowed to this process", bytes((double)h->limit, f));
   int64_t cached = m->reserved.current - m->allocated.current;
   moth_history_holders(held, sizeof held);
-  moth_fail(MOTH_ERR_MEMORY,
-            "CUDA out of memory: tried to allocate %s on cuda:%d; total %s%s, %s free, %s live in "
-            "%lld tensors, %s cached, %lld retries; HINT: %s%s",
-            bytes((double)n, a), h->device, bytes((double)total, b), limit,
-            bytes((double)available, c), bytes((double)m->allocated.current, d),
-            (long long)m->blocks.current, bytes((double)cached, e), (long long)m->retries,
-            pool ? "a graph is being captured, and the cache cannot be flushed: call "
-                   "moth.cuda.empty_cache() before"
-            : cached > m->allocated.current / 4
-                ? "much is cached in pieces that are too small: moth.cuda.memory_summary() shows "
-                  "them; fewer different sizes help"
-                : "smaller batches, moth.no_grad() where no gradient is needed, or x:free() and "
-                  "moth.scope() for what is done with",
-            held);
+  moth_fail(
+      MOTH_ERR_MEMORY,
+      "CUDA out of memory. Tried to allocate %s on cuda:%d (%s total%s, %s free, %s allocated in "
+      "%lld tensors, %s reserved, %lld retries); HINT: %s%s",
+      bytes((double)n, a), h->device, bytes((double)total, b), limit, bytes((double)available, c),
+      bytes((double)m->allocated.current, d), (long long)m->blocks.current,
+      bytes((double)m->reserved.current, e), (long long)m->retries,
+      pool ? "a graph is being captured, and the cache cannot be flushed: call "
+             "moth.cuda.empty_cache() before"
+      : cached > m->allocated.current / 4
+          ? "much is cached in pieces that are too small: moth.cuda.memory_summary() shows "
+            "them; fewer different sizes help"
+          : "smaller batches, moth.no_grad() where no gradient is needed, or x:free() and "
+            "moth.scope() for what is done with",
+      held);
 }
 
 /* *size: the bytes of the block. */

@@ -217,11 +217,17 @@ function FSDP:state_dict_type(kind, ...)
   return done(pcall(fn))
 end
 
---- The state of the module inside, of the type that is set. All ranks call it.
-function FSDP:state_dict()
+--- The state of the module inside, of the type that is set. full = true: whole, on rank 0 alone, in the host's memory
+-- (the others get an empty one); full = false: of parts. All ranks call it.
+FSDP.state_dict = signature.method(NAME .. ".state_dict(*, bool full?)", function(self, full)
   local s = self:get_state_dict_type()
+  if full then
+    s = settings("state_dict", "FULL_STATE_DICT", { offload_to_cpu = true, rank0_only = true })
+  elseif full == false then
+    s = settings("state_dict", "SHARDED_STATE_DICT")
+  end
   return state.model_state(self.module, options_of(s, s.state_dict_config))
-end
+end)
 
 --- Loads a state: of each tensor the whole one, or this rank's part. With rank0_only rank 0's goes to all. Returns the
 -- names that are missing, and those that are unexpected. All ranks call it.
