@@ -272,11 +272,30 @@ describe("PyTorch's files #M197", function()
     local write = writer()
     for text, why in pairs { ["\128\2}q\0."] = "a Python pickle, which is a program",
       [("x"):rep(257) .. "ustar" .. ("\0"):rep(250)] = "tar archive", ["\31\139\8\0"] = "gzip",
-      ["GGUF\3\0\0\0"] = "moth.gguf.load reads", ["\8\8\18\4moth"] = "ONNX model; HINT: moth.onnx.load",
-      ["\27LJ\2"] = "none of the formats", [""] = "none of the formats" } do
+      ["GGUF\3\0\0\0"] = "moth.gguf.load reads", ["\8\8\18\4moth"] = "ONNX model.*HINT: moth.onnx.load",
+      ["\27LJ\2"] = "none of the formats", [""] = "an empty file", ["PAR1\21\4"] = "Parquet.*CSV",
+      ["\137HDF\r\n\26\n"] = "HDF5.*numpy.savez", ["\255\216\255\224"] = "JPEG image.*moth.data.read_image",
+      ["\137PNG\r\n\26\n"] = "PNG image.*moth.data.read_image", ["GIF89a"] = "GIF image.*convert it",
+      ["4\n1\n3\nV 1\n"] = "Torch7 file.*torchfile", ["\3\0\0\0\1\0\0\0\1\0\0\0"] = "Torch7 file",
+      ['{"a":1}\n{"a":2}\n'] = "JSON, a value in each line.*moth.data.JSONL", ['[1, 2]'] = "this is JSON;",
+      ["\0\0\8\1\0\0\0\2"] = "IDX file.*moth.datasets.IDX", ["hello\n"] = "this is text;.*moth.data.TextLines",
+      ["%PDF-1.4"] = "PDF", ["(\181/\253"] = "zstd.*unpack" } do
       assert.error_matches(function() moth.load(write(text)) end, why)
       assert.error_matches(function() moth.export.load(write(text)) end, why)
     end
+    -- Of text the end of the name tells more.
+    local base = os.tmpname()
+    for ending, why in pairs { csv = "moth.data.CSV%(path%)", ["csv.gz"] = "this is text",
+      tsv = 'delimiter = "\\t"', jsonl = "moth.data.JSONL", json = "cjson.decode", t7 = "Torch7" } do
+      local f = assert(io.open(base .. "." .. ending, "w"))
+      f:write "a,b\n1,2\n"
+      f:close()
+      local ok, e = pcall(moth.load, base .. "." .. ending)
+      os.remove(base .. "." .. ending)
+      assert.is_false(ok)
+      assert.matches(why, e)
+    end
+    os.remove(base)
     local file = write ""
     moth.export.save(moth.export(moth.relu, { moth.ones(2) }), file)
     assert.error_matches(function() moth.load(file) end, "a program of moth.export.save\nHINT: moth.export.load")

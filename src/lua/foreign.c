@@ -393,32 +393,27 @@ static int b_load_zip(lua_State *L) {
   return 2;
 }
 
-/* file_kind(path) -> "zip", "npy", "safetensors", or nil and the reason */
+/* Whether a text begins here, of which `{` may be the ninth byte: no length of a header. */
+static bool is_text(const uint8_t *bytes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (bytes[i] >= 0x7f ||
+        (bytes[i] < ' ' && bytes[i] != '\n' && bytes[i] != '\r' && bytes[i] != '\t'))
+      return false;
+  return true;
+}
+
+/* file_kind(path) -> "zip", "npy", "safetensors", or nil and perhaps the reason */
 static int b_file_kind(lua_State *L) {
   enum { PREFIX = 8 };
   Source *s = open_source(L, moth_lua_path(L, 1));
   const uint8_t *bytes = s->map.bytes;
   size_t n = (size_t)s->map.size;
-  const char *kind = moth_zip_is(bytes, n)                ? "zip"
-                     : moth_npy_is(bytes, n)              ? "npy"
-                     : n > PREFIX && bytes[PREFIX] == '{' ? "safetensors"
-                                                          : NULL;
-  const char *why = kind ? NULL : moth_pth_refusal(bytes, n);
-  if (!kind && !why && n >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b)
-    why = "this is compressed by gzip; HINT: gunzip it";
-  if (!kind && !why && n >= 4 && memcmp(bytes, "GGUF", 4) == 0)
-    why = "this is a GGUF file; HINT: moth.gguf.load reads its tensors, moth.models.load its model";
-  /* a protocol buffer that begins with a version, as ONNX's models do, and a text, a message or a number behind it */
-  if (!kind && !why && n >= 3 && bytes[0] == 8 && bytes[1] > 0 && bytes[1] < 64 &&
-      (bytes[2] == 0x12 || bytes[2] == 0x1a || bytes[2] == 0x22 || bytes[2] == 0x28 ||
-       bytes[2] == 0x3a || bytes[2] == 0x42))
-    why = "this looks like an ONNX model; HINT: moth.onnx.load reads it as an exported program";
+  const char *kind = moth_zip_is(bytes, n)                                           ? "zip"
+                     : moth_npy_is(bytes, n)                                         ? "npy"
+                     : n > PREFIX && bytes[PREFIX] == '{' && !is_text(bytes, PREFIX) ? "safetensors"
+                                                                                     : NULL;
   lua_pushstring(L, kind); /* NULL: nil */
-  lua_pushstring(L, why ? why
-                    : kind
-                        ? ""
-                        : "this is none of the formats that moth reads: safetensors, .npy, .npz, "
-                          "PyTorch's .pt (damaged or truncated?)");
+  lua_pushstring(L, kind ? NULL : moth_pth_refusal(bytes, n));
   return 2;
 }
 

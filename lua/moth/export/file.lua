@@ -446,7 +446,7 @@ function Reader:verify(ep)
 end
 
 function M.load(path, device, Exported)
-  local kind, why = B.file_kind(path)
+  local kind, why = require("moth.io.kinds").of(path)
   if kind ~= "safetensors" then
     check.fail("[export.load] %s: %s", path, kind and "this is no file of export.save; moth.load reads it" or why)
   end

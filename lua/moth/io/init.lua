@@ -347,7 +347,7 @@ function M.load(path, map_location, max_expanded)
     local device = B.device(map_location)
     place = function(t) return ops.to(t, { device = device }) end
   end
-  local kind, why = B.file_kind(path)
+  local kind, why = require("moth.io.kinds").of(path)
   if not kind then check.fail("[load] %s: %s", path, why) end
   if kind == "safetensors" then return load_safetensors(path, place) end
   return (require("moth.io.interop").load(kind, path, place, max_expanded))

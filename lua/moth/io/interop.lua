@@ -40,7 +40,7 @@ end
 -- A loader of one kind of file.
 local function only(expected, fn)
   return signature(fn .. "(path path)", function(path)
-    local kind, why = B.file_kind(path)
+    local kind, why = require("moth.io.kinds").of(path)
     if not kind then check.fail("[%s] %s: %s", fn, path, why) end
     local value, what = nil, kind
     if kind == "zip" then value, what = M.load(kind, path) elseif kind == "npy" then value = M.load(kind, path) end
