@@ -59,6 +59,14 @@ describe("WebDataset #quick #M236", function()
     return
   end
 
+  it("expands ranges of names up or down, and says where they are too many", function()
+    assert.same({ "a-08.tar", "a-09.tar", "a-10.tar" }, data.WebDataset("a-{08..10}.tar").shards)
+    assert.same({ "a-2", "a-1", "b-2", "b-1" }, data.WebDataset("{a,b}-{2..1}").shards)
+    assert.error_matches(function() data.WebDataset "a-{000000..999999999}.tar" end,
+      "'a%-{000000..999999999}.tar': {000000..999999999} stands for 1000000000 files, more than 1000000: name fewer")
+    assert.error_matches(function() data.WebDataset "{0..9999}-{0..9999}.tar" end, "stands for more than 1000000 files")
+  end)
+
   it("groups files by their base name, decodes by suffix", function()
     local dir = folder()
     local png = require("moth.plot.png").encode(moth.full({ 3, 2, 4 }, 7):to(moth.uint8))

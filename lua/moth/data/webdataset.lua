@@ -16,19 +16,28 @@ local IterableDataset = require("moth.data.dataset").IterableDataset
 
 local WebDataset = class("WebDataset", IterableDataset)
 
--- "a-{00..02}{x,y}.tar" -> a list of names
-local function expand(pattern, out)
+local MOST = 1e6 -- names of files
+
+-- "a-{00..02}{x,y}.tar" -> a list of names. whole: the pattern that a name is part of.
+local function expand(pattern, out, whole)
   local before, inside, after = pattern:match("^(.-){(.-)}(.*)$")
   if not before then
+    if #out == MOST then
+      check.fail("[data.WebDataset] '%s' stands for more than %d files: name fewer, or give a list", whole, MOST)
+    end
     out[#out + 1] = pattern
     return out
   end
   local from, to = inside:match("^(%d+)%.%.(%d+)$")
   if from then
-    local form = #from > 1 and "%0" .. #from .. "d" or "%d"
-    for k = tonumber(from), tonumber(to) do expand(before .. form:format(k) .. after, out) end
+    local form, first, last = #from > 1 and "%0" .. #from .. "d" or "%d", tonumber(from), tonumber(to)
+    if math.abs(last - first) >= MOST then
+      check.fail("[data.WebDataset] '%s': {%s} stands for %.0f files, more than %d: name fewer, or give a list", whole,
+        inside, math.abs(last - first) + 1, MOST)
+    end
+    for k = first, last, first <= last and 1 or -1 do expand(before .. form:format(k) .. after, out, whole) end
   else
-    for part in (inside .. ","):gmatch("([^,]*),") do expand(before .. part .. after, out) end
+    for part in (inside .. ","):gmatch("([^,]*),") do expand(before .. part .. after, out, whole) end
   end
   return out
 end
@@ -38,7 +47,9 @@ end
 WebDataset.__init = signature.init("data.WebDataset(string|string[] urls, *, bool shardshuffle=false, size rank=0, \z
   count world_size=1, size seed=0)", function(self, o)
   self.shards, self.stages, self.epoch = {}, {}, 0
-  for _, name in ipairs(type(o.urls) == "string" and { o.urls } or o.urls) do expand(name, self.shards) end
+  for _, name in ipairs(type(o.urls) == "string" and { o.urls } or o.urls) do
+    expand(name, self.shards, name)
+  end
   if #self.shards == 0 then check.fail("[data.WebDataset] there are no files") end
   for _, name in ipairs(self.shards) do
     if name:match("^%a+:") then check.fail("[data.WebDataset] %s: only files can be read", name) end
