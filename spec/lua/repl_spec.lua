@@ -284,6 +284,13 @@ describe("the prompt #quick #M508", function()
     assert.matches("true\n", out)
   end)
 
+  it("draws a sample with its label, and images as files have them", function()
+    local out, errors = session { "ds = moth.datasets.Digits()", "%image ds:get(1)",
+      "%image moth.ones({ 4, 4, 3 }, { dtype = moth.uint8 })", "%image moth.ones(2, 1, 4, 4)" }
+    assert.matches("▀.-\n1\n.*▀", out) -- the digit 0 is class 1
+    assert.matches("expected %(H, W%).*got .*HINT: one of the batch, x%[1%]", errors)
+  end)
+
   it("draws images in blocks and sixels, curves with gaps", function()
     local x = moth.tensor { { 0, 1 }, { 1, 0 } }
     local text = picture.image(x, { sixel = false })

@@ -78,9 +78,16 @@ commands.run = { "%run file", "run a script in this session", function(session, 
   setfenv(chunk, session.locals.env)()
 end }
 
-local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), values 0 to 1 or 0 to 255"
+local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), (H, W, 1 or 3), values 0 to 1 or 0 to 255; a sample, \z
+  %image ds:get(1), with its label"
 commands.image = { "%image expr", drawing, function(session, code)
-  session.out:write(require("moth.repl.picture").image(compile(session, code, "%image")()), "\n")
+  local function draw(x, ...)
+    session.out:write(require("moth.repl.picture").image(x), "\n")
+    for k = 1, select("#", ...) do -- of a sample: its label
+      session.out:write(require("moth.repl.show").value((select(k, ...))), "\n")
+    end
+  end
+  draw(compile(session, code, "%image")())
 end }
 
 commands.plot = { "%plot expr", "a curve of a table or 1-D tensor; %plot x, y for both axes", function(session, code)

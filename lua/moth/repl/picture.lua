@@ -12,8 +12,12 @@ local function pixels(x)
   if not B.is_tensor(x) then error("image: expected a tensor, got " .. type(x), 3) end
   local size = B.size(x)
   if #size == 2 then x, size = ops.unsqueeze(x, 1), { 1, size[1], size[2] } end
+  if #size == 3 and size[1] ~= 1 and size[1] ~= 3 and (size[3] == 1 or size[3] == 3) then -- as files have them
+    x, size = ops.permute(x, { 3, 1, 2 }), { size[3], size[1], size[2] }
+  end
   if #size ~= 3 or (size[1] ~= 1 and size[1] ~= 3) or size[2] * size[3] == 0 then
-    error(("image: expected (H, W), (1, H, W) or (3, H, W), got %s"):format(B.format(x)), 3)
+    error(("image: expected (H, W), (1, H, W), (3, H, W), (H, W, 1) or (H, W, 3), got %s%s"):format(B.format(x),
+      #size == 4 and "; HINT: one of the batch, x[1]" or ""), 3)
   end
   local t = B.totable(ops.to(B.alias(x, false), { dtype = "float32", device = "cpu" }))
   local top = 0
@@ -87,7 +91,7 @@ local function sixels(height, width, get, zoom)
   return table.concat(out)
 end
 
---- A tensor (H, W), (1, H, W) or (3, H, W), values 0 to 1 or 0 to 255, as text for the terminal.
+--- A tensor (H, W), (1, H, W), (3, H, W), (H, W, 1) or (H, W, 3), values 0 to 1 or 0 to 255, as text for the terminal.
 -- options: sixel (guessed), columns (80).
 function M.image(x, options)
   options = options or {}
