@@ -378,7 +378,8 @@ local function run_seed(seed, backend)
     local got = outcome(compiled)
     local loud = type(options.backend) ~= "function"
       and got:find("a value of a compiled function is looked at", 1, true)
-    local bits = backend ~= "default" and options.backend ~= "inductor"
+    -- The last bit of a complex product depends on strides, which a plain graph has others of.
+    local bits = backend ~= "default" and options.backend ~= "inductor" and not text:find("complex", 1, true)
     local close = got ~= want and S.is_close(got, want, bits)
     -- A compiled graph may have a value of its own where a call saves a tensor that is written later: no error.
     local late = "modified by an inplace operation"

@@ -148,6 +148,31 @@ describe("compile: writes through views of inputs", function()
   end)
 end)
 
+describe("compile: as_strided", function()
+  it("counts from the beginning of a storage, wherever an input begins in it", function()
+    local fs = {
+      function(x) return x:narrow(1, 3, 4):as_strided({ 2 }, { 1 }, 4) + 1 end,
+      function(x) return x:narrow(1, 3, 4):as_strided({ 2 }, { 1 }) + 1 end,
+      function(x) return (x * 2):narrow(1, 3, 4):as_strided({ 2 }, { 1 }, 1) * 2 end,
+    }
+    for _, backend in ipairs { "blocks", "aot_eager", "inductor" } do
+      for _, f in ipairs(fs) do
+        for _, grad in ipairs { false, true } do
+          local compiled = compile(f, { backend = backend })
+          for _, at in ipairs { 5, 5, 7, 5 } do
+            local function make()
+              moth.manual_seed(1)
+              local base = moth.randn(20):requires_grad_(grad)
+              return { base:narrow(1, at, 8), base }
+            end
+            assert.equal(S.outcome(f, make), S.outcome(compiled, make))
+          end
+        end
+      end
+    end
+  end)
+end)
+
 describe("compile: complex inputs", function()
   local function rotate(x, at)
     local z = moth.view_as_complex(x:unflatten(-1, { -1, 2 }))

@@ -520,6 +520,7 @@ static MothStatus note(MothFunctional *f, MothCall *c) {
       c->op == MOTH_OP(as_strided) ? moth_functional_store(f, c->args[0].u.t) : NULL;
   if (s) { /* it counts from the storage's beginning: a view of the whole, when it is read */
     s->reached = true;
+    f->offsets = f->offsets || (s->input >= 0 && c->args[3].tag != MOTH_V_NONE);
     return moth_redispatch(c);
   }
   MOTH_TRY(find_refs(f, c, c->target != NULL, &nrefs));

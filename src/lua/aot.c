@@ -434,8 +434,14 @@ static MothStatus run_segment(lua_State *L, int handle, MothTensor **inputs, con
                   .before = list + nmade,
                   .numbers = values};
   moth_graph_numbers(a->program, given, values);
-  MothStatus s = fits(a, inputs, values) ? run_forward(L, handle, &r, versions)
-                                         : moth_graph_run(a->program, inputs, n, given, outputs);
+  MothStatus s;
+  if (fits(a, inputs, values)) {
+    s = run_forward(L, handle, &r, versions);
+  } else { /* call by call, which records the history */
+    bool was = moth_set_grad_enabled(true);
+    s = moth_graph_run(a->program, inputs, n, given, outputs);
+    moth_set_grad_enabled(was);
+  }
   for (uint32_t i = 0; i < nmade; i++)
     moth_tensor_release(r.made[i]);
   for (uint32_t i = 0; i < n; i++)
