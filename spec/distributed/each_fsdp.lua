@@ -244,6 +244,18 @@ return function(rank, size)
     close("fake", dist.full_tensor(fake.weight), real.weight, 0)
     fake(moth.ones(1, 9)):sum():backward()
     assert(fake.bias.grad)
+    local norm = moth.fake_mode(function() return nn.Sequential(nn.BatchNorm1d(3, { affine = false })) end)
+    dist.fully_shard(norm)
+    close("fake buffers", norm:eval()(moth.ones(2, 3)), moth.ones(2, 3), 1e-4)
+    local Table = nn.class("Table")
+    function Table:__init()
+      self.w = nn.Parameter(moth.randn(2))
+      self:register_buffer("t", moth.arange(2))
+    end
+    local ok, message = pcall(dist.fully_shard, moth.fake_mode(function() return Table() end), { init_fn = function(m)
+      nn.init.ones_(m.w)
+    end })
+    assert(not ok and message:find("gave the fake buffer 't' of nn.Table no value", 1, true), message)
   end
 
   -- bytes: a step's peak over what is there before and after is at most the gradients' shards and three units #M379

@@ -146,7 +146,7 @@ return function(rank, size)
       for i, p in ipairs(of:parameters()) do out[i] = p.grad end
       return out
     end
-    for _, kind in ipairs { 1, 2, 3, math.huge } do
+    for _, kind in ipairs { 0, 1, 2, 3, math.huge, -math.huge } do
       local a, b = nn.utils.get_total_norm(grads(m), kind), nn.utils.get_total_norm(grads(whole), kind)
       compare.close("total norm", a, b, 1e-5)
       compare.close("norm", nn.utils.grad_norm(m:parameters(), kind), b, 1e-5)

@@ -317,12 +317,12 @@ end
 
 -- Making it --------------------------------------------------------------------------------------------
 
--- The parameters below a module that are in no unit, a list, and the places of each: { { module, name }, … }.
+-- The parameters below a module that are in no unit, a list; the places of each: { { module, name }, … }; the modules.
 local function collect(module, ignored)
-  local params, places, at, seen = {}, {}, {}, {}
+  local params, places, at, seen, modules = {}, {}, {}, {}, {}
   local function visit(m)
     if seen[m] or m ~= module and unit_at(m) then return end
-    seen[m] = true
+    seen[m], modules[#modules + 1] = true, m
     for name, p in Ordered.items(m:registry("_parameters")) do
       if owner[p] then
         check.fail(WHERE .. "parameter '%s' of nn.%s is shared with %s, which is a unit of its own: shard the module \z
@@ -339,45 +339,51 @@ local function collect(module, ignored)
     for _, child in Ordered.items(m:registry("_modules")) do visit(child) end
   end
   visit(module)
-  return params, places
+  return params, places, modules
 end
 
 local function is_fake(t) return B.is_fake(t) end
 
--- Gives the fake parameters and buffers of the modules at `places` memory and values, one module at a time, calling
+-- Gives the fake parameters and buffers of modules memory and values, one module at a time, calling
 -- take(p, whole parameter) for each parameter before the next module comes.
-local function materialize(places, init, device, take)
-  local done = {}
-  for _, list in ipairs(places) do
-    local m = list[1][1]
-    if not done[m] then
-      done[m] = true
-      local own = {}
-      for name, p in Ordered.items(m._parameters) do
-        if is_fake(p) then
-          own[#own + 1] = { name, p }
-          m:place("_parameters", name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
-        end
+local function materialize(modules, init, device, take)
+  for _, m in ipairs(modules) do
+    local own, buffers = {}, {}
+    for name, p in Ordered.items(m:registry "_parameters") do
+      if is_fake(p) then
+        own[#own + 1] = { name, p }
+        m:place("_parameters", name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
       end
-      for name, b in Ordered.items(m._buffers) do
-        if is_fake(b) then m:place("_buffers", name, moth.zeros(b.shape, { dtype = b:dtype(), device = device })) end
+    end
+    for name, b in Ordered.items(m:registry "_buffers") do
+      if is_fake(b) then
+        local t = moth.zeros(b.shape, { dtype = b:dtype(), device = device })
+        buffers[#buffers + 1] = { name, t, B.version(t) }
+        m:place("_buffers", name, t)
       end
-      if #own > 0 then
-        if init then
-          init(m)
-        elseif m.reset then
-          m:reset()
-        else
-          check.fail(WHERE .. "nn.%s has fake parameters and no method reset: give init_fn, a function that gives a \z
-            module's parameters their first values", m.__name)
-        end
+    end
+    if #own + #buffers > 0 then
+      if init then
+        init(m)
+      elseif m.reset then
+        m:reset()
+      else
+        check.fail(WHERE .. "nn.%s has fake %s and no method reset: give init_fn, a function that gives a module's \z
+          tensors their first values", m.__name, #own > 0 and "parameters" or "buffers")
       end
-      for _, pair in ipairs(own) do
-        local whole = m._parameters[pair[1]]
-        m:place("_parameters", pair[1], pair[2])
-        take(pair[2], whole)
-        B.free(whole)
+    end
+    for _, buffer in ipairs(buffers) do
+      local name, t, version = unpack(buffer)
+      if m._buffers[name] == t and not is_fake(t) and t:numel() > 0 and B.version(t) == version then
+        check.fail(WHERE .. "%s gave the fake buffer '%s' of nn.%s no value: fill it there (init_fn, or the module's \z
+          reset), or make the module outside of fake_mode", init and "init_fn" or "reset", name, m.__name)
       end
+    end
+    for _, pair in ipairs(own) do
+      local whole = m._parameters[pair[1]]
+      m:place("_parameters", pair[1], pair[2])
+      take(pair[2], whole)
+      B.free(whole)
     end
   end
 end
@@ -533,7 +539,8 @@ function(module, o)
   unit.is_auto, unit.waiting = o.reshard_after_forward == nil, 0
   local ignored = {}
   for _, p in ipairs(o.ignored_params or {}) do ignored[p] = true end
-  unit.shards, unit.places = collect(module, ignored)
+  local modules
+  unit.shards, unit.places, modules = collect(module, ignored)
   local device
   for i, p in ipairs(unit.shards) do
     device = device or p:device()
@@ -546,7 +553,7 @@ function(module, o)
   moth.no_grad(function()
     local shapes, real = {}, {}
     for i, p in ipairs(unit.shards) do shapes[p], real[i] = { unpack(p.shape) }, not is_fake(p) end
-    materialize(unit.places, o.init_fn, device, function(p, whole) shard(unit, p, whole, o) end)
+    materialize(modules, o.init_fn, device, function(p, whole) shard(unit, p, whole, o) end)
     unit.full = {}
     local dtypes, same = {}, unit.group.size == 1
     for i, p in ipairs(unit.shards) do

@@ -378,35 +378,33 @@ function M.any_or_replicas(parameters)
   return false
 end
 
+-- What parts add to the norm of a kind: op over the ranks, the value of no elements, that of a part.
+local function kind_of(norm_type)
+  if norm_type == math.huge then return "max", 0, function(g) return g:norm(norm_type) end end
+  if norm_type == -math.huge then return "min", math.huge, function(g) return g:norm(norm_type) end end
+  if norm_type == 0 then return "sum", 0, function(g) return g:ne(0):sum() end end
+  return "sum", 0, function(g) return g:norm(norm_type):to(moth.float32):pow(norm_type) end
+end
+
 --- The norm of the gradients of parameters as one vector, over the ranks that hold their parts; a 0-dim tensor. All of
 -- those ranks call it.
 function M.grad_norm(parameters, norm_type, grads_of)
-  local sets, order = {}, {}
-  for _, p in ipairs(parameters) do
-    local list, key = groups_of(p)
-    local set = sets[key]
-    if not set then
-      set = { groups = list, norms = {} }
-      sets[key] = set
-      order[#order + 1] = set
+  local op, none, value = kind_of(norm_type)
+  local lists, any = {}, false
+  for i, set in ipairs(sets_of(parameters)) do
+    local values = {}
+    for k, at in ipairs(set.at) do
+      local g = grads_of(parameters[at])
+      any = any or g ~= nil
+      values[k] = g and g:numel() > 0 and value(g):to(moth.float32)
+        or moth.full({}, none, { device = parameters[at]:device() })
     end
-    local g = grads_of(p)
-    if g and g:numel() > 0 then set.norms[#set.norms + 1] = g:norm(norm_type):to(moth.float32) end
+    lists[i] = reduced(moth.stack(values), set.groups, op)
   end
-  local infinite, sums = norm_type == math.huge, {}
-  for i, set in ipairs(order) do
-    local sum = #set.norms > 0 and moth.stack(set.norms):norm(norm_type) or moth.zeros()
-    if not infinite then sum = sum:pow(norm_type) end
-    sum = sum:reshape(1)
-    for _, group in ipairs(set.groups) do
-      sum = B.ops.comm_reduce_by(sum, infinite and "max" or "sum", group.number, group.size)
-    end
-    sums[i] = sum
-  end
-  if #sums == 0 then return moth.zeros() end
-  local all = moth.cat(sums)
-  if infinite then return all:max() end
-  return all:sum():pow(1 / norm_type)
+  if not any then return moth.zeros() end
+  local all = moth.cat(lists)
+  if op ~= "sum" then return op == "max" and all:max() or all:min() end
+  return norm_type == 0 and all:ne(0):sum():to(moth.float32) or all:sum():pow(1 / norm_type)
 end
 
 return M
