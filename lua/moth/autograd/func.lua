@@ -45,7 +45,7 @@ local function put(changes)
   for i, c in ipairs(changes) do
     local m, registry, name, value = c[1], c[2], c[3], c[4]
     before[i] = { m, registry, name, rawget(m[registry], name) }
-    m:place(registry, name, value)
+    m:put_registered(registry, name, value)
   end
   return before
 end
@@ -53,7 +53,7 @@ end
 local function restore(changes)
   for i = #changes, 1, -1 do
     local c = changes[i]
-    c[1]:place(c[2], c[3], c[4])
+    c[1]:put_registered(c[2], c[3], c[4])
   end
 end
 

@@ -106,7 +106,7 @@ FSDP.__init = signature.init(NAME .. "(Module module, *, ProcessGroup process_gr
     if key == "buffer_dtype" then
       for _, m in ipairs(o.module:modules()) do
         for name, b in each(m:registry "_buffers") do
-          if b:dtype().is_floating_point then m:place("_buffers", name, b:to(value)) end
+          if b:dtype().is_floating_point then m:put_registered("_buffers", name, b:to(value)) end
         end
       end
     elseif key ~= "keep_low_precision_grads" then

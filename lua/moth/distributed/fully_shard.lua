@@ -56,7 +56,7 @@ local Unit = class("Unit")
 -- Puts the whole parameters where the modules look for them, or the shards.
 local function put(unit, list)
   for i, places in ipairs(unit.places) do
-    for _, place in ipairs(places) do place[1]:place("_parameters", place[2], list[i]) end
+    for _, place in ipairs(places) do place[1]:put_registered("_parameters", place[2], list[i]) end
   end
 end
 local function show(unit, whole)
@@ -352,14 +352,14 @@ local function materialize(modules, init, device, take)
     for name, p in Ordered.items(m:registry "_parameters") do
       if is_fake(p) then
         own[#own + 1] = { name, p }
-        m:place("_parameters", name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
+        m:put_registered("_parameters", name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
       end
     end
     for name, b in Ordered.items(m:registry "_buffers") do
       if is_fake(b) then
         local t = moth.zeros(b.shape, { dtype = b:dtype(), device = device })
         buffers[#buffers + 1] = { name, t, B.version(t) }
-        m:place("_buffers", name, t)
+        m:put_registered("_buffers", name, t)
       end
     end
     if #own + #buffers > 0 then
@@ -381,7 +381,7 @@ local function materialize(modules, init, device, take)
     end
     for _, pair in ipairs(own) do
       local whole = m._parameters[pair[1]]
-      m:place("_parameters", pair[1], pair[2])
+      m:put_registered("_parameters", pair[1], pair[2])
       take(pair[2], whole)
       B.free(whole)
     end

@@ -51,7 +51,7 @@ function M.gather(unit)
   local list = {}
   for i in ipairs(unit.shards) do list[i] = whole(unit, i) end
   for i, places in ipairs(unit.places) do
-    for _, place in ipairs(places) do place[1]:place("_parameters", place[2], list[i]) end
+    for _, place in ipairs(places) do place[1]:put_registered("_parameters", place[2], list[i]) end
   end
 end
 

@@ -118,12 +118,12 @@ local function cut(module, name, group, dim, o)
       check.fail("%s is shared with %s, which is cut along dimension %d: give both styles that cut it the same way",
         where, known.name, d.dim)
     end
-    module:place("_parameters", name, known.part)
+    module:put_registered("_parameters", name, known.part)
     return known.part
   end
   local part = Parameter(placement.part(p, c), { requires_grad = p:requires_grad() })
   part_of[p] = { part = part, cut = c, name = own }
-  module:place("_parameters", name, placement.set(part, p.shape, { c }))
+  module:put_registered("_parameters", name, placement.set(part, p.shape, { c }))
   return part
 end
 
@@ -287,12 +287,12 @@ function styles.sequence(module, group)
     local own = {}
     for name, p in Ordered.items(m._parameters) do
       own[#own + 1] = { m, name, p }
-      m:place("_parameters", name, dnn.copy_to(p, { group = group }))
+      m:put_registered("_parameters", name, dnn.copy_to(p, { group = group }))
     end
     return own
   end
   local function leave(own)
-    for _, c in ipairs(own) do c[1]:place("_parameters", c[2], c[3]) end
+    for _, c in ipairs(own) do c[1]:put_registered("_parameters", c[2], c[3]) end
   end
   module.forward = function(self, ...)
     local own, outer = enter(self), around.push(enter, leave, self)

@@ -156,7 +156,7 @@ return function(Module, registry_of)
     return rawget(self, name)
   end
 
-  function Held:place(registry, name, value)
+  function Held:put_registered(registry, name, value)
     local old = rawget(rawget(self, registry), name)
     if old then stand_ins[old] = nil end
     if not registry_of(value) then stand_ins[value] = registry end

@@ -200,7 +200,7 @@ function Module:registry(name)
 end
 
 --- Puts another value in the place of a registered one; what mirrors it (the positions of a list) follows.
-function Module:place(registry, name, value) rawset(self[registry], name, value) end
+function Module:put_registered(registry, name, value) rawset(self[registry], name, value) end
 
 local function all(...) return ... end
 local buffer = signature("register_buffer(string name, Tensor tensor?, bool persistent=true)", all)
@@ -362,10 +362,10 @@ function Module:convert(fn)
     for _, m in ipairs(self:modules()) do
       for name, p in Ordered.items(m:registry("_parameters")) do
         done[p] = done[p] or Parameter.convert(p, fn) -- a shared parameter stays one
-        m:place("_parameters", name, done[p])
+        m:put_registered("_parameters", name, done[p])
       end
       for name, b in Ordered.items(m:registry("_buffers")) do
-        m:place("_buffers", name, Buffer.like(fn(b), b))
+        m:put_registered("_buffers", name, Buffer.like(fn(b), b))
       end
     end
   end)

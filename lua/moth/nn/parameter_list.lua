@@ -41,8 +41,8 @@ function ParameterList:registry(name)
   return Module.registry(self, name)
 end
 
-function ParameterList:place(registry, name, value)
-  Module.place(self, registry, name, value)
+function ParameterList:put_registered(registry, name, value)
+  Module.put_registered(self, registry, name, value)
   local i = registry == "_parameters" and tonumber(name)
   if i then rawset(self, i + 1, value) end
 end
