@@ -373,4 +373,33 @@ describe("GGUF files", function()
     model.config.eos = { 2, 5, 7, 8 }
     assert.error_matches(function() moth.models.save_gguf(model, path) end, "3 ids that end a text, the model 4")
   end)
+
+  it("refuse by name fields of a GGUF file that change the numbers and are not read", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function() os.remove(path) end)
+    for name, of in pairs { llama = "llama", gpt2 = "gpt2" } do
+      moth.models.save_gguf(moth.models.load("spec/llm/fixtures/" .. of), path)
+      local file = moth.gguf.load(path)
+      local tensors = {}
+      for key, t in pairs(file.tensors) do tensors[key] = t:clone() end
+      local function with(key, v)
+        local metadata = {}
+        for k, old in pairs(file.metadata) do metadata[k] = old end
+        metadata[name .. "." .. key] = v
+        moth.gguf.save(path, metadata, tensors)
+        return moth.models.load(path)
+      end
+      for key, v in pairs { ["attention.scale"] = 0.5, expert_count = 4, ["attention.causal"] = false,
+        residual_scale = 2.5, ["rope.dimension_sections"] = { 1, 2 } } do
+        assert.error_matches(function() with(key, v) end, key:gsub("%.", "%%.") .. " = .* not supported")
+      end
+      assert.is_truthy(with("expert_count", 0))
+      if name == "gpt2" then
+        assert.error_matches(function() with("attention.layer_norm_epsilon", 1e-6) end, "layer_norm_epsilon = .* not")
+      else
+        assert.error_matches(function() with("attention.value_length", 3) end, "value_length = 3 is not supported")
+        assert.same({ rope_type = "linear", factor = 4 }, with("rope.scaling.factor", 4).config.rope_scaling)
+      end
+    end
+  end)
 end)

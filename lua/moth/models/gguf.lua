@@ -64,14 +64,42 @@ local forms = { ["rope.scaling.type"] = "text", ["rope.scaling.factor"] = "numbe
   ["rope.scaling.attn_factor"] = "number", ["rope.scaling.yarn_attn_factor"] = "number",
   ["rope.scaling.yarn_ext_factor"] = "number", ["rope.scaling.yarn_beta_fast"] = "number",
   ["rope.scaling.yarn_beta_slow"] = "number", ["rope.scaling.yarn_log_multiplier"] = "number",
+  ["rope.scale_linear"] = "number",
   ["rope.freq_base"] = "number", ["rope.freq_base_swa"] = "number",
   ["attention.layer_norm_rms_epsilon"] = "number", attn_logit_softcapping = "number",
   final_logit_softcapping = "number" }
 
--- of(name, default): a field of the architecture's; an error without it and a default.
+-- Fields that change no number of those models, and what others may be that are not read.
+local inert = { vocab_size = true, tensor_data_layout = true, ["rope.scaling.finetuned"] = true,
+  ["rope.scaling.original_context_length"] = true, ["rope.dimension_count"] = true }
+local function is_zero(v) return v == 0 end
+local only = { expert_count = is_zero, expert_used_count = is_zero, leading_dense_block_count = is_zero,
+  pooling_type = is_zero, ["attention.causal"] = function(v) return v == true end,
+  ["attention.value_length"] = function(v, of) return v == of("attention.key_length",
+    of "embedding_length" / of "attention.head_count") end,
+  ["attention.layer_norm_epsilon"] = function(v) return math.abs(v - 1e-5) < 1e-9 end,
+  feed_forward_length = function(v, of) return v == 4 * of "embedding_length" end }
+
+-- Refuses a file with a field of its architecture that changes the numbers and was not read.
+local function refuse_unread(metadata, of, read, path, where)
+  local start = metadata["general.architecture"] .. "."
+  for key, v in each(metadata) do
+    local name = key:sub(1, #start) == start and key:sub(#start + 1)
+    if name and not read[name] and not inert[name] then
+      local right = only[name]
+      if not (type(v) ~= "table" and right and right(v, of)) then
+        check.fail("[%s] %s: %s = %s is not supported", where, path, key, type(v) == "table" and "{ … }" or tostring(v))
+      end
+    end
+  end
+end
+
+-- of(name, default): a field of the architecture's; an error without it and a default. read: the names that it was
+-- asked for.
 local function reader(metadata, path, where)
-  local kind = metadata["general.architecture"]
+  local kind, read = metadata["general.architecture"], {}
   return function(name, default)
+    read[name] = true
     local key = ("%s.%s"):format(kind, name)
     local v = metadata[key]
     if v == nil then v = default end
@@ -82,7 +110,7 @@ local function reader(metadata, path, where)
       end)
     end
     return v or nil
-  end
+  end, read
 end
 
 -- What the fields say is there must be: sizes that no tensor has would take time and memory before they are refused.
@@ -111,14 +139,16 @@ local function check_sizes(file, of, path, where)
 end
 
 local function scaling_of(of, where, path)
-  local kind = of("rope.scaling.type", "none")
+  -- Without a type, a factor is linear, as in llama.cpp; rope.scale_linear is its older name.
+  local old = of("rope.scale_linear", false)
+  local kind = of("rope.scaling.type", (old or of("rope.scaling.factor", false)) and "linear" or "none")
   local function field(name) return of("rope.scaling." .. name, false) end
   local attention = field "attn_factor" or nil
   if kind == "none" then return attention and { rope_type = "default", attention_factor = attention } end
   if kind ~= "linear" and kind ~= "yarn" then
     check.fail("[%s] %s: rope.scaling.type '%s' is not supported; there are linear and yarn", where, path, kind)
   end
-  local s = { rope_type = kind, factor = of "rope.scaling.factor", attention_factor = attention,
+  local s = { rope_type = kind, factor = of("rope.scaling.factor", old), attention_factor = attention,
     original_max_position_embeddings = field "original_context_length" or nil }
   if kind == "linear" then return s end
   for _, name in ipairs { "yarn_ext_factor", "yarn_log_multiplier" } do
@@ -323,11 +353,13 @@ function M.load(path, where)
     check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
       .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
   end
-  local names, make, of = kinds[kind][1], kinds[kind][2], reader(file.metadata, path, where)
+  local names, make = kinds[kind][1], kinds[kind][2]
+  local of, read = reader(file.metadata, path, where)
   check_sizes(file, of, path, where)
   local tokenizer = tokenizer_of(file.metadata, path, where)
   pretrained.one_dtype(file.tensors, where)
   local model = moth.fake_mode(make, file, of, where, path)
+  refuse_unread(file.metadata, of, read, path, where)
   local own = {}
   for name, t in each(file.tensors) do
     local short = moths_name(names, name)
