@@ -195,3 +195,42 @@ describe("what a module prints", function()
     assert.equal("Softmax(dim=2)", tostring(nn.Softmax(2)))
   end)
 end)
+
+describe("silent slips", function()
+  it("lists with a hole are refused", function()
+    local function L() return nn.Linear(1, 1) end
+    local function P() return nn.Parameter(moth.ones(1)) end
+    local optim = moth.optim
+    for _, f in ipairs { function() nn.Sequential(L(), nil, L()) end, function() nn.Sequential { L(), nil, L() } end,
+      function() nn.ModuleList { L(), nil, L() } end, function() nn.ParameterList { P(), nil, P() } end,
+      function() optim.SGD({ P(), nil, P() }, { lr = 1 }) end,
+      function() optim.SGD({ { params = { P() } }, nil, { params = { P() } } }, { lr = 1 }) end,
+      function() nn.utils.clip_grad_norm_({ P(), nil, P() }, 1) end,
+      function() moth.transforms.Compose { moth.transforms.ToTensor(), nil, moth.transforms.Normalize(0, 1) } end } do
+      assert.error_matches(f, "has a hole: it has element 3 and none before it")
+    end
+    assert.error_matches(function() optim.SGD({ { params = { P(), nil, P() } } }, { lr = 1 }) end, "hole")
+    assert.error_matches(function() nn.Sequential(L(), nil) end, "element 2 is nil; .*nn%.Identity")
+    assert.equal(2, #nn.Sequential(L(), L()))
+    assert.equal(0, #nn.Sequential())
+  end)
+
+  it("options that only groups have, and requires_grad of a module, are not assigned", function()
+    local m = nn.Linear(1, 1)
+    local opt = moth.optim.SGD(m:parameters(), { lr = 1 })
+    assert.error_matches(function() opt.lr = 0.1 end, "write opt%.param_groups%[1%]%.lr")
+    opt.note = 1
+    opt.param_groups[1].lr = 0.1
+    assert.error_matches(function() m.requires_grad = false end, "write m:requires_grad_%(")
+  end)
+
+  it("position 0 of lists is an error, negative ones count from the end", function()
+    local x = moth.ones(2, 3)
+    for _, f in ipairs { function() return x:chunk(2)[0] end, function() return nn.Sequential(nn.ReLU())[0] end,
+      function() return nn.ModuleList { nn.ReLU() }[0] end,
+      function() return nn.ParameterList { moth.ones(1) }[0] end } do
+      assert.error_matches(f, "moth counts from 1")
+    end
+    assert.equal("[1, 3]", tostring(x:chunk(2)[-1]:size()))
+  end)
+end)

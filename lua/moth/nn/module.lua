@@ -126,6 +126,10 @@ local function register(self, registry, key, value)
 end
 
 function Module.__newindex(self, key, value)
+  if key == "requires_grad" then
+    check.fail("%s: 'requires_grad' cannot be assigned, the parameters would not know of it; write \z
+      m:requires_grad_(true or false)", self.__name)
+  end
   local registry = registry_of(value)
   if registry then return register(self, registry, key, value) end
   local old = holder(self, key)

@@ -83,6 +83,9 @@ end
 ModuleList.__numbered = true
 
 function ModuleList.__index(self, key)
+  if key == 0 then
+    check.fail("%s[0]: moth counts from 1; the first module is [1] (its name in a state dict is '0')", self.__name)
+  end
   if type(key) == "number" then return key < 0 and rawget(self, #self + 1 + key) or nil end
   if type(key) == "table" then return slice(self, key) end
   local value = getmetatable(self)[key]
@@ -115,9 +118,14 @@ function ModuleList:size() return #self end
 --- `for i, m in list:iter() do`, or ipairs(list)
 function ModuleList:iter() return ipairs(self) end
 
---- Raises unless a plain table has integer keys only.
+--- Raises unless a plain table has integer keys only, without a hole.
 function ModuleList.check_list(name, list)
   if getmetatable(list) ~= nil then return end
+  local hole = check.hole(list)
+  if hole then
+    check.fail("[nn.%s] the list has a hole: it has element %s and none before it%s", name, tostring(hole),
+      name == "ParameterList" and "" or "; where a module is left out, write nn.Identity()")
+  end
   for key in each(list) do
     if type(key) ~= "number" then check.fail("[nn.%s] unknown option '%s'", name, tostring(key)) end
   end

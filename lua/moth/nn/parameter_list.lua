@@ -48,6 +48,7 @@ function ParameterList:put_registered(registry, name, value)
 end
 
 function ParameterList.__index(self, key)
+  if key == 0 then check.fail("%s[0]: moth counts from 1; the first parameter is [1]", self.__name) end
   if type(key) == "number" then return key < 0 and rawget(self, #self + 1 + key) or nil end
   return Module.__index(self, key)
 end

@@ -14,9 +14,10 @@ local Sequential = class("Sequential", Module)
 --- Modules, or one list of them, or one list of { name, module } pairs.
 function Sequential:__init(...)
   local list = { ... }
-  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then
-    list = list[1]
-    ModuleList.check_list("Sequential", list)
+  if select("#", ...) == 1 and type(list[1]) == "table" and not Module.is(list[1]) then list = list[1] end
+  ModuleList.check_list("Sequential", list)
+  if list[select("#", ...)] == nil and select("#", ...) > 1 and #list < select("#", ...) then
+    check.fail("[nn.Sequential] element %d is nil; where a module is left out, write nn.Identity()", #list + 1)
   end
   for i, m in ipairs(list) do
     if type(m) == "table" and not Module.is(m) and type(m[1]) == "string" then

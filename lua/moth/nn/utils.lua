@@ -24,6 +24,9 @@ local function gradients(where, parameters)
   if B.is_tensor(parameters) then parameters = { parameters } end
   if type(parameters) ~= "table" then
     check.fail("%s: expected a list of parameters, got %s", where, type(parameters))
+  elseif check.hole(parameters) then
+    check.fail("%s: the list of parameters has a hole: it has element %s and none before it", where,
+      tostring(check.hole(parameters)))
   end
   local grads = {}
   for _, p in ipairs(parameters) do

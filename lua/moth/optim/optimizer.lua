@@ -29,6 +29,18 @@ local profiling, OPTIMIZER = B.profile.running, range.kinds.optimizer
 
 local Optimizer = class("Optimizer")
 
+-- Options that are read from the groups, not from the optimizer.
+local of_group = { lr = true, weight_decay = true, momentum = true, betas = true, eps = true }
+
+function Optimizer.__newindex(self, key, value)
+  local defaults = rawget(self, "defaults")
+  if of_group[key] and defaults and defaults[key] ~= nil then
+    check.fail("optim.%s: '%s' cannot be assigned, each group has its own; write opt.param_groups[1].%s = …",
+      self.__name, key, key)
+  end
+  rawset(self, key, value)
+end
+
 local state_meta = {
   __index = function(t, p)
     local s = {}
@@ -50,6 +62,11 @@ function Optimizer:__init(params, defaults, ...)
   if type(params) ~= "table" or #params == 0 then
     check.fail("optim.%s: expected a list of parameters, got %s", self.__name,
       type(params) == "table" and "an empty table" or type(params))
+  end
+  local hole = check.hole(params)
+  if hole then
+    check.fail("optim.%s: the list of parameters has a hole: it has element %s and none before it", self.__name,
+      tostring(hole))
   end
   if type(params[1]) ~= "table" then params = { { params = params } } end
   for _, group in ipairs(params) do self:add_param_group(group) end
@@ -95,6 +112,10 @@ function Optimizer:add_param_group(group)
   local new = { params = B.is_tensor(group.params) and { group.params } or group.params }
   if type(new.params) ~= "table" then
     check.fail("%s: params of a group: expected a list of parameters, got %s", where, class.name(new.params))
+  end
+  local hole = check.hole(new.params)
+  if hole then
+    check.fail("%s: params of a group have a hole: there is element %s and none before it", where, tostring(hole))
   end
   for key, value in each(group) do
     if key ~= "params" then

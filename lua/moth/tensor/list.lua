@@ -12,6 +12,11 @@ local function refuse(list)
 end
 
 function List.__index(list, key)
+  if key == 0 then
+    check.fail("%s: [0] is no tensor of the list: moth counts from 1", getmetatable(list).name)
+  elseif type(key) == "number" and key < 0 then
+    return rawget(list, #list + 1 + key)
+  end
   if type(key) ~= "string" or key:find("^_") then return nil end
   local tensor = require("moth.tensor")
   if tensor.methods[key] ~= nil or key == "shape" or key == "grad" or key == "data" or key == "grad_fn" then

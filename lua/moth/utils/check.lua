@@ -62,6 +62,26 @@ function M.is_plain(t)
   return mt == nil or type(mt) == "table" and rawget(mt, "__list") == true
 end
 
+--- The first element of a plain table that has none before it, as in { a, nil, b }; nil: there is no hole.
+function M.hole(t)
+  if getmetatable(t) ~= nil then return nil end
+  local n, last = 0, 0
+  for key in each(t) do
+    if type(key) == "number" then
+      n = n + 1
+      last = math.max(last, key)
+    end
+  end
+  if n == last then return nil end
+  for i = 1, last do
+    if t[i] == nil then
+      repeat i = i + 1 until t[i] ~= nil or i > last
+      return math.min(i, last)
+    end
+  end
+  return last
+end
+
 --- An integer of at least `min` (default 0); returns it.
 function M.integer(where, name, value, min)
   min = min or 0

@@ -30,7 +30,7 @@ local function is_integer(v) return type(v) == "number" and v == math.floor(v) a
 local function is(kind) return function(v) return type(v) == kind end end
 
 -- Whether `v` is a plain list, not a module or other object.
-local function is_list(v) return type(v) == "table" and check.is_plain(v) end
+local function is_list(v) return type(v) == "table" and check.is_plain(v) and check.hole(v) == nil end
 
 -- A key that makes a plain table no list: a name, or a number after a gap. Objects may have any fields.
 local function odd_key(v)
@@ -189,6 +189,10 @@ end
 -- The error message for value `v` of parameter `p`.
 local function complain(s, p, v)
   if type(v) == "table" and p.takes_list and check.is_plain(v) then
+    local hole = check.hole(v)
+    if hole then
+      fail(s, "argument '%s': the list has a hole: it has element %s and none before it", p.name, tostring(hole))
+    end
     for k = 1, #v do
       if not p.test({ v[k] }) then
         fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[k]), k)
