@@ -189,6 +189,26 @@ return function(rank, size)
     zero:load_state_dict(full)
   end
 
+  -- its state, without consolidation: by names, and in a checkpoint, which another optimizer loads
+  do
+    local named = dist.get_optimizer_state_dict(ddp, zero)
+    close("state by name", named.state["2.weight"].exp_avg, one_opt.state[one[3].weight].exp_avg)
+    dist.set_optimizer_state_dict(ddp, zero, named)
+    dist.checkpoint.save({ m = ddp, o = zero }, list[1])
+    local bare = make():eval()
+    local loaded = adam(bare:parameters())
+    dist.checkpoint.load({ m = bare, o = loaded }, list[1])
+    for k, t in ipairs(bare:parameters()) do
+      local like = one_opt.state[one:parameters()[k]]
+      close("loaded", loaded.state[t].exp_avg_sq, like.exp_avg_sq)
+      assert(loaded.state[t].step == like.step)
+    end
+    dist.checkpoint.load({ m = ddp, o = zero }, list[1])
+    for _, t in ipairs(zero:owned()) do assert(zero.state[t].step == 3) end
+    dist.barrier()
+    if rank == 0 then os.execute("rm -r " .. list[1]) end
+  end
+
   -- a configuration, stage by stage #M384 #M385 #M386
   local reached = reference(2, adam)
   for stage = 0, 3 do

@@ -211,17 +211,18 @@ local function optimizer_state(model, optimizer, o, what)
   local name_of = names_of(model)
   local out = { state = {}, param_groups = {} }
   for _, opt in ipairs(list_of(optimizer, what)) do
+    local states, n = opt.all_states and opt:all_states(), 0 -- of ZeroRedundancyOptimizer
     for _, group in ipairs(opt.param_groups) do
       local own = { params = {} }
       for key, value in each(group) do if key ~= "params" then own[key] = value end end
       for i, p in ipairs(group.params) do
         local name = name_in(name_of, p, what)
-        own.params[i] = name
-        local s, keys = {}, {}
-        for key in each(rawget(opt.state, p) or {}) do keys[#keys + 1] = key end
+        own.params[i], n = name, n + 1
+        local s, keys, from = {}, {}, states and states[n] or not states and rawget(opt.state, p) or {}
+        for key in each(from) do keys[#keys + 1] = key end
         table.sort(keys) -- all ranks gather in this order
         for _, key in ipairs(keys) do
-          local v = opt.state[p][key]
+          local v = from[key]
           if placement.is_state_like(opt, key, v, p) then
             s[key] = exported(v, p, o)
           else

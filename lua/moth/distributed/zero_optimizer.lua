@@ -150,19 +150,26 @@ function ZeRO:add_param_group(group)
   check_params(self)
 end
 
---- Brings the state of all ranks to rank `to` of the group, whose state_dict() then has it. All ranks call it.
-ZeRO.consolidate_state_dict = signature.method(NAME .. ".consolidate_state_dict(size to=0)", function(self, to)
-  local mine = {}
+--- The states of all parameters, by number, on all ranks, which all call it.
+function ZeRO:all_states()
+  local mine, states = {}, {}
   for i, p in ipairs(self.params) do
     if self.owner[p] == self.group.rank then mine[tostring(i)] = rawget(self.state, p) or {} end
   end
-  local all = objects.all_gather_object(mine, { group = self.group })
+  for _, part in ipairs(objects.all_gather_object(mine, { group = self.group })) do
+    for i, s in each(part) do states[tonumber(i)] = s end
+  end
+  return states
+end
+
+--- Brings the state of all ranks to rank `to` of the group, whose state_dict() then has it. All ranks call it.
+-- (dist.checkpoint saves each rank's part, and dist.get_optimizer_state_dict has all, without it.)
+ZeRO.consolidate_state_dict = signature.method(NAME .. ".consolidate_state_dict(size to=0)", function(self, to)
+  local states = self:all_states()
   self.consolidated = nil
   if self.group.rank ~= to then return end
   local sd = self.optim:state_dict()
-  for _, part in ipairs(all) do
-    for i, s in each(part) do sd.state[tonumber(i)] = s end
-  end
+  for i, s in each(states) do sd.state[i] = s end
   self.consolidated = sd
 end)
 

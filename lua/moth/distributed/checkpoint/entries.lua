@@ -75,7 +75,7 @@ end
 local function of_optimizer(opt, path, names, list)
   local plain = { state = {}, groups = {} }
   placement.check_state(opt, "distributed.checkpoint.save")
-  local sd = opt:state_dict()
+  local sd = (opt.all_states and opt.optim or opt):state_dict() -- of ZeroRedundancyOptimizer this rank's part
   M.each_parameter(opt, names, function(p, name, n)
     local values = {}
     for key, v in each(sd.state[n] or {}) do
