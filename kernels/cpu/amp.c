@@ -66,7 +66,7 @@ MothStatus moth_cpu_amp_unscale(MothCall *c) {
     return MOTH_OK;
   u.grads = moth_alloc(grads.n * sizeof(Grad));
   if (!u.grads)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %u gradients", grads.n);
+    return moth_no_memory(0);
   for (uint32_t i = 0; i < grads.n; i++) {
     MothTensor *t = grads.u.tensors[i];
     MothDType work = t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;

@@ -63,7 +63,7 @@ static MothStatus search_long(Search *s, int64_t n) {
   size_t count = (size_t)chunks + 1, bytes = count * (sizeof(int64_t) + (size_t)s->itemsize);
   int64_t *pos = moth_alloc(bytes), winner;
   if (!pos)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", count);
+    return moth_no_memory(0);
   char *values = (char *)(pos + count);
   Search part = *s;
   part.split = (MothSplit){chunks, CHUNK, 1};

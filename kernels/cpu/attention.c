@@ -258,7 +258,7 @@ MothStatus moth_cpu_attention_forward(MothCall *c) {
   int64_t tasks = a.m.B * a.m.H * a.query_blocks;
   moth_parallel_for(tasks, flops_grain(&a, 2, tasks), forward_range, &a);
   if (a.failed)
-    MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+    MOTH_GO(moth_no_memory(0));
   copy_out(&a, O, out);
 done:
   release_all(&a);
@@ -379,12 +379,12 @@ MothStatus moth_cpu_attention_backward(MothCall *c) {
     a.m.delta = moth_alloc(delta);
     a.partial = partial ? moth_alloc(partial) : NULL;
     if (!a.m.delta || (partial && !a.partial))
-      MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+      MOTH_GO(moth_no_memory(0));
     moth_parallel_for(a.m.B * a.m.H, moth_cpu_grain(a.m.L * a.m.V), dots_range, &a);
     int64_t tasks = a.m.B * a.m.K * a.chunks;
     moth_parallel_for(tasks, flops_grain(&a, 5, tasks), backward_range, &a);
     if (a.failed)
-      MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+      MOTH_GO(moth_no_memory(0));
     if (partial)
       moth_parallel_for(a.m.B * a.m.H, moth_cpu_grain(a.chunks * a.m.L * a.m.E), join_range, &a);
   }

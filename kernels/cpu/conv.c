@@ -285,7 +285,7 @@ static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtyp
   moth_parallel_for(images * s.strips, moth_cpu_flops_grain(flops), gather_range, &s);
   moth_free(work, bytes);
   if (s.failed)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
+    return moth_no_memory(0);
   return MOTH_OK;
 }
 
@@ -576,7 +576,7 @@ static MothStatus dots(const MothConvProduct *p, const Axes *a, MothDType dtype)
     moth_conv_join(d.partial, d.chunks, p->out, g->k * d.kk, dtype);
   moth_free(work, bytes);
   if (d.failed)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
+    return moth_no_memory(0);
   return MOTH_OK;
 }
 

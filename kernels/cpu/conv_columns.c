@@ -357,6 +357,6 @@ MothStatus moth_conv_by_columns(const MothConvProduct *p, MothDType dtype) {
   if (work)
     moth_free(work, bytes);
   if (s.failed)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: columns of images");
+    return moth_no_memory(0);
   return MOTH_OK;
 }

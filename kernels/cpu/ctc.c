@@ -170,7 +170,7 @@ MothStatus moth_cpu_ctc_loss_backward(MothCall *c) {
   MOTH_GO(moth_tensor_new(3, out->shape, MOTH_FLOAT64, (MothDevice){MOTH_CPU, 0}, &q.out));
   q.beta = moth_alloc((size_t)(2 * q.N * q.L) * sizeof(double));
   if (!q.beta)
-    MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld states", (long long)(q.N * q.L)));
+    MOTH_GO(moth_no_memory(0));
   moth_parallel_for(q.N, moth_cpu_grain(60 * q.T * q.L), backward_range, &q);
   moth_cpu_copy(out, q.out);
 done:

@@ -53,7 +53,7 @@ static MothStatus table(Plan *p, int64_t pairs, void **out) {
   size_t n = (size_t)(pairs > 0 ? pairs : 1) * (p->is_double ? 16 : 8);
   *out = moth_alloc(n);
   if (!*out)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the factors of a transform");
+    return moth_no_memory(0);
   p->memory[p->count] = *out;
   p->bytes[p->count++] = n;
   return MOTH_OK;
@@ -174,7 +174,7 @@ static MothStatus make_chirp(Plan *p) {
   work_bytes = (size_t)moth_fft_work(&wide->p) * 64;
   work = moth_alloc(work_bytes);
   if (!x || !work) {
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory: the factors of a transform");
+    status = moth_no_memory(0);
     goto done;
   }
   memset(x, 0, (size_t)m * sizeof *x);
@@ -231,7 +231,7 @@ static __attribute__((noinline)) MothStatus make_plan(int64_t n, bool is_double,
                                                       Plan **out) {
   Plan *p = moth_alloc(sizeof *p);
   if (!p)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the factors of a transform");
+    return moth_no_memory(0);
   memset(p, 0, sizeof *p);
   p->p.n = n;
   p->is_double = is_double;
@@ -344,8 +344,7 @@ static void run_groups(void *ctx, int64_t begin, int64_t end) {
 static MothStatus run_lines(Lines *l) {
   int64_t groups = (l->count + l->lanes - 1) / l->lanes;
   moth_parallel_for(groups, moth_cpu_grain(l->f.n * l->lanes * 4), run_groups, l);
-  return l->no_memory ? moth_fail(MOTH_ERR_MEMORY, "out of memory: workspace of a transform")
-                      : MOTH_OK;
+  return l->no_memory ? moth_no_memory(0) : MOTH_OK;
 }
 
 /* One complex line in four steps; `matrix` has space for it. */
@@ -428,7 +427,7 @@ static MothStatus along(const MothTensor *in, MothTensor *out, int dim, int kind
   }
   matrix = moth_alloc(bytes);
   if (!matrix) {
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory: workspace of a transform");
+    status = moth_no_memory(0);
     goto done;
   }
   int64_t item = is_double ? 16 : 8;

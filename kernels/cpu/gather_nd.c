@@ -127,7 +127,7 @@ static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *self, const MothT
   }
   n->at = moth_alloc((size_t)n->count * sizeof(int64_t));
   if (!n->at)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)n->count);
+    return moth_no_memory(0);
   n->unit = n->run;
   for (int j = 0; j < nd->k; j++)
     if (n->run == 0 || self->stride[nd->dims[j]] % n->run != 0)

@@ -78,7 +78,7 @@ MothStatus moth_cpu_lamb_step(MothCall *c) {
     return MOTH_OK;
   MothTensor **directions = moth_alloc(bytes);
   if (!directions)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %u parameters", params.n);
+    return moth_no_memory(0);
   memset(directions, 0, bytes);
   bool grad = moth_set_grad_enabled(false);
   MothStatus status = MOTH_OK;

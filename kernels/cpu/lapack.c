@@ -133,7 +133,7 @@ MothStatus moth_lapack_each(int64_t count, double flops, size_t bytes,
                             void (*one)(void *ctx, int64_t i, char *work), void *ctx) {
   Each e = {one, ctx, bytes, false};
   moth_parallel_for(count, moth_cpu_flops_grain(flops), each_range, &e);
-  return e.failed ? moth_fail(MOTH_ERR_MEMORY, "out of memory") : MOTH_OK;
+  return e.failed ? moth_no_memory(0) : MOTH_OK;
 }
 
 double moth_get_real(const void *p, int64_t i, size_t item) {

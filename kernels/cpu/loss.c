@@ -45,7 +45,7 @@ static MothStatus loss_open(Loss *l, const MothTensor *in, const MothTensor *tar
   q->weight = weight ? (const double *)l->weight->data : NULL;
   q->loss = moth_alloc((size_t)q->rows * sizeof(double));
   if (!q->loss)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld rows", (long long)q->rows);
+    return moth_no_memory(0);
   q->total = q->weight ? 0 : (double)q->n;
   for (int64_t i = 0; q->weight && i < q->n; i++)
     q->total += q->weight[i];

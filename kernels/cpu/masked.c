@@ -36,7 +36,7 @@ static MothStatus masked_open(Masked *m, const MothTensor *mask) {
   m->count = 0;
   m->before = moth_alloc((size_t)m->chunks * sizeof(int64_t));
   if (!m->before)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld counts", (long long)m->chunks);
+    return moth_no_memory(0);
   moth_parallel_for(m->chunks, 8, count_range, m);
   if (moth_stopped())
     return moth_interrupted();

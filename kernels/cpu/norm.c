@@ -39,7 +39,7 @@ typedef struct Workspace {
 static MothStatus workspace_alloc(Workspace *s, int64_t count, size_t size) {
   s->bytes = (size_t)(count > 0 ? count : 1) * size;
   if (!(s->p = moth_alloc(s->bytes)))
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(s->bytes);
   memset(s->p, 0, s->bytes);
   return MOTH_OK;
 }

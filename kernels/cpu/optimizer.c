@@ -64,7 +64,7 @@ static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
     return MOTH_OK;
   s->groups = moth_alloc(n * sizeof(Group));
   if (!s->groups)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %u parameters", n);
+    return moth_no_memory(0);
   for (s->n = 0; s->n < n; s->n++) {
     Group *g = &s->groups[s->n];
     *g = (Group){{NULL}, s->chunks};

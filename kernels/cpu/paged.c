@@ -190,7 +190,7 @@ static MothStatus plan(Paged *a) {
   int64_t S = a->p.S;
   a->first = moth_alloc((size_t)(2 * (S + 1)) * sizeof(int64_t));
   if (!a->first)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld sequences", (long long)S);
+    return moth_no_memory(0);
   a->task = a->first + S + 1;
   a->first[0] = a->task[0] = 0;
   for (int64_t s = 0; s < S; s++) {
@@ -250,7 +250,7 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
                                          (double)moth_max64(a.p.D, a.p.V) / (double)tasks),
                     paged_range, &a);
   if (a.failed)
-    MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+    MOTH_GO(moth_no_memory(0));
   if (out != result)
     moth_cpu_copy(result, out);
 done:

@@ -166,7 +166,7 @@ static void forward_range(void *ctx, int64_t begin, int64_t end) {
 static MothStatus forward(Layer *l) {
   MOTH_TRY(pack_weight(l, false));
   moth_parallel_for(l->N, grain(l), forward_range, l);
-  return l->failed ? moth_fail(MOTH_ERR_MEMORY, "out of memory") : MOTH_OK;
+  return l->failed ? moth_no_memory(0) : MOTH_OK;
 }
 
 MothStatus moth_cpu_lstm_layer(MothCall *c) {

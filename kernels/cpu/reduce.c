@@ -179,7 +179,7 @@ static MothStatus partials(size_t n, MothParam **out) {
   *out = moth_alloc(n * sizeof(MothParam));
   if (*out)
     return MOTH_OK;
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", n);
+  return moth_no_memory(0);
 }
 
 /* prod of complex numbers, in complex128; `mask`: the dimensions that are reduced. */

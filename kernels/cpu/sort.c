@@ -264,7 +264,7 @@ static MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t 
   if (c->results[0].u.t->numel)
     moth_parallel_for(rows, moth_cpu_grain((part ? 4 : 16) * s.split.n), sort_range, &s);
   moth_tensor_release(in);
-  return s.failed ? moth_fail(MOTH_ERR_MEMORY, "out of memory") : MOTH_OK;
+  return s.failed ? moth_no_memory(0) : MOTH_OK;
 }
 
 MothStatus moth_cpu_sort(MothCall *c) {

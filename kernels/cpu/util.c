@@ -228,7 +228,7 @@ MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int d
   int64_t *index = moth_alloc((size_t)t->numel * sizeof(int64_t));
   *out = NULL;
   if (!index)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
+    return moth_no_memory(0);
   MothStatus s = check_index(t, base, size, dim, what, index, &wide);
   if (s != MOTH_OK) {
     moth_cpu_index_free(t, index);

@@ -29,7 +29,7 @@ static MothStatus record(const char *name, MothBackward backward, Way way, MothT
     return MOTH_OK;
   Way *w = moth_alloc(sizeof *w);
   MothNode *n = NULL;
-  MothStatus s = w ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus s = w ? MOTH_OK : moth_no_memory(sizeof *w);
   if (s == MOTH_OK) {
     *w = way;
     s = moth_function_record(name, backward, drop_way, w, &t, 1, out, 1, 0, &n);

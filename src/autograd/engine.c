@@ -94,10 +94,6 @@ static int32_t find(const Task *t, const MothNode *n) {
   }
 }
 
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward");
-}
-
 static MothStatus grow(Task *t) {
   int32_t capacity = t->capacity ? t->capacity * 2 : 64, size = capacity * 2;
   Entry *entries = moth_alloc(sizeof(Entry) * (size_t)capacity);
@@ -107,7 +103,7 @@ static MothStatus grow(Task *t) {
     moth_free(entries, sizeof(Entry) * (size_t)capacity);
     moth_free(table, sizeof(int32_t) * (size_t)size);
     moth_free(heap, sizeof(int32_t) * (size_t)capacity);
-    return no_memory();
+    return moth_no_memory(0);
   }
   if (t->n)
     memcpy(entries, t->entries, sizeof(Entry) * (size_t)t->n);
@@ -274,7 +270,7 @@ static MothStatus note_stream(Task *t, void *stream) {
     int32_t capacity = t->seen_capacity ? 2 * t->seen_capacity : 8;
     void **seen_streams = moth_alloc(sizeof(void *) * (size_t)capacity);
     if (!seen_streams)
-      return no_memory();
+      return moth_no_memory(0);
     if (t->nseen)
       memcpy(seen_streams, t->seen_streams, sizeof(void *) * (size_t)t->nseen);
     moth_free(t->seen_streams, sizeof(void *) * (size_t)t->seen_capacity);
@@ -554,7 +550,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     out_size = sizeof(MothTensor *) * n->ninputs;
     out = moth_alloc(out_size);
     if (!out)
-      return no_memory();
+      return moth_no_memory(0);
     memset(out, 0, out_size);
   }
   bool watched = false, ran = false, runs = accumulate_leaves;
@@ -740,7 +736,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     uint16_t nr;
   } *at = moth_alloc(sizeof(struct Root) * (size_t)(n ? n : 1));
   if (!at) {
-    status = no_memory();
+    status = moth_no_memory(0);
     goto done;
   }
   for (int i = 0; i < ninputs; i++)
@@ -763,7 +759,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     captures = moth_alloc(captures_size);
     if (!captures) {
       captures = few;
-      status = no_memory();
+      status = moth_no_memory(0);
       goto done;
     }
   }
@@ -788,7 +784,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     MOTH_GO(mark_needed(&t));
   t.grads = moth_alloc(2 * sizeof(MothTensor *) * (size_t)(t.ngrads ? t.ngrads : 1));
   if (!t.grads) {
-    status = no_memory();
+    status = moth_no_memory(0);
     goto done;
   }
   memset(t.grads, 0, 2 * sizeof(MothTensor *) * (size_t)t.ngrads);

@@ -45,7 +45,7 @@ void moth_hooks_cut(MothHook **list) {
 static MothStatus append(MothHook **at, MothHook hook, int64_t *id) {
   MothHook *h = moth_alloc(sizeof *h);
   if (!h)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *h);
   *h = hook;
   h->refs = 1;
   h->removed = false;
@@ -123,7 +123,7 @@ MothStatus moth_tensor_register_post_accumulate_grad_hook(MothTensor *t, MothLea
   MOTH_TRY(moth_given("register_post_accumulate_grad_hook", t && run));
   After *a = moth_alloc(sizeof *a);
   if (!a)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *a);
   *a = (After){run, release, ctx};
   MothHook hook = {.kind = MOTH_HOOK_AFTER, .run = run_after, .release = release_after, .ctx = a};
   MothStatus s = moth_tensor_add_hook(t, hook, id);
@@ -189,7 +189,7 @@ static MothStatus retain_due(Due *due, MothHook *hooks, MothHookKind kind, int n
     due->n += is_due(h, kind, nr);
   if (due->n > 8 && !(due->list = moth_alloc(sizeof *due->list * due->n))) {
     due->n = 0;
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward");
+    return moth_no_memory(0);
   }
   for (MothHook *h = hooks; h; h = h->next)
     if (is_due(h, kind, nr)) {
@@ -320,7 +320,7 @@ MothStatus moth_queue_callback(MothCallback run, MothRelease release, void *ctx)
         "thread; call it in a hook or in the backward of a Function");
   Callback *c = moth_alloc(sizeof *c), **at = &callbacks;
   if (!c)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *c);
   *c = (Callback){NULL, run, release, ctx};
   while (*at)
     at = &(*at)->next;

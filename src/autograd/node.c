@@ -37,7 +37,7 @@ MothAutogradMeta *moth_meta(MothTensor *t) {
     return t->grad;
   t->grad = moth_alloc(sizeof *t->grad);
   if (!t->grad) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate autograd's part of a tensor");
+    moth_no_memory(0);
     return NULL;
   }
   memset(t->grad, 0, sizeof *t->grad);
@@ -50,7 +50,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
                 sizeof(MothSaved) * (size_t)nsaved + sizeof(MothResultMeta) * (size_t)nresults;
   MothNode *n = moth_alloc(size);
   if (!n) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a graph node");
+    moth_no_memory(0);
     return NULL;
   }
   memset(n, 0, sizeof *n);

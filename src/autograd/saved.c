@@ -53,7 +53,7 @@ static MothStatus push(const MothSavedTensorsHooks *hooks, const char *message) 
   char *copy = message ? moth_alloc(strlen(message) + 1) : NULL;
   if (!h || (message && !copy)) {
     moth_free(h, sizeof *h);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   if (message)
     strcpy(copy, message);
@@ -120,7 +120,7 @@ static MothStatus pack(MothSavedHooks *h, MothTensor *t, bool result, bool apart
   MothStatus status = MOTH_OK;
   int64_t version = *moth_version_of(t);
   if (!p)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *p);
   memset(p, 0, sizeof *p);
   p->hooks = h;
   moth_frame_retain(&h->frame);

@@ -18,14 +18,14 @@ static MothStatus own(MothValue v, MothValue *out) {
     size_t size = sizeof(int64_t) * (v.n ? v.n : 1);
     int64_t *copy = moth_alloc(size);
     if (!copy)
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(size);
     memcpy(copy, v.u.ints, sizeof(int64_t) * v.n);
     out->u.ints = copy;
   } else if (v.tag == MOTH_V_STRING) {
     size_t size = strlen(v.u.s) + 1;
     char *copy = moth_alloc(size);
     if (!copy)
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(size);
     memcpy(copy, v.u.s, size);
     out->u.s = copy;
   } else if (v.tag == MOTH_V_TENSORS || v.tag == MOTH_V_GENERATOR) {
@@ -112,7 +112,7 @@ static MothStatus make_node(const MothCall *c, uint32_t need, MothNode **out) {
       if (op->geometry && wanted) {
         int64_t *g = moth_alloc(sizeof(int64_t) * (MOTH_MAX_DIMS + 1));
         if (!g) {
-          status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+          status = moth_no_memory(sizeof(int64_t) * (MOTH_MAX_DIMS + 1));
           goto done;
         }
         memcpy(g, v.u.t->stride, sizeof(int64_t) * v.u.t->ndim);

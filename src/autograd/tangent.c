@@ -52,7 +52,7 @@ MothStatus moth_dual_open(MothDual **out) {
   static _Atomic uint64_t last;
   MothDual *d = moth_alloc(sizeof *d);
   if (!d)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *d);
   memset(d, 0, sizeof *d);
   atomic_init(&d->refs, 1);
   atomic_flag_clear(&d->lock);
@@ -162,7 +162,7 @@ MothStatus moth_dual_set(MothTensor *t, MothTensor *tangent, MothDual *d) {
     mine = moth_alloc(sizeof *mine);
     if (!mine) {
       moth_tensor_release(tangent);
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(sizeof *mine);
     }
     *mine = (MothTangent){d, tangent, *at, NULL, NULL};
     atomic_fetch_add(&d->refs, 1);
@@ -416,7 +416,7 @@ static MothStatus of_formula(Forward *f, MothNode *n) {
   uint32_t exclude = moth_thread.exclude;
   MothStatus status = MOTH_OK;
   if (!out)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(3 * sizeof *out * (size_t)n->ninputs);
   memset(out, 0, 3 * sizeof *out * (size_t)n->ninputs);
   moth_thread.no_grad = false;
   moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
@@ -499,7 +499,7 @@ static MothStatus of_function(Forward *f) {
              *made[MOTH_MAX_RESULTS] = {NULL}, *roots[MOTH_MAX_RESULTS];
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   if (!memory)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(size);
   memset(memory, 0, size);
   Leaves l = {.at = memory, .tangents = memory + count};
   MothTensor **grads = memory + 2 * count, **weights = memory + 3 * count,

@@ -115,7 +115,7 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   MothNode *n = s ? moth_node_new("CopySlices", fn->ninputs, 0, 0) : NULL;
   if (!n) {
     moth_free(s, sizeof *s);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   s->fn = fn;
   moth_node_retain(fn);

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
+#include "core/alloc.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -557,7 +558,7 @@ static MothStatus enter(MothGroup *g) {
     g->number = i + 1;
   }
   pthread_mutex_unlock(&groups_lock);
-  return g->number ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  return g->number ? MOTH_OK : moth_no_memory(0);
 }
 
 MothGroup *moth_group_find(int64_t number) {
@@ -607,7 +608,7 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
                      size);
   MothGroup *g = calloc(1, sizeof *g);
   if (!g)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *g);
   g->refs = 1;
   g->rank = rank;
   g->size = size;
@@ -622,7 +623,7 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
   int *copy = ranks ? malloc((size_t)size * sizeof *copy) : NULL;
   if (!g->records || (ranks && !copy)) {
     free_group(g);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   if (ranks)
     memcpy(copy, ranks, (size_t)size * sizeof *copy);

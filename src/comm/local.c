@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
+#include "core/alloc.h"
 #include "core/error.h"
 #include "core/parallel.h"
 
@@ -99,7 +100,7 @@ static MothStatus local_open(MothGroup *g, MothStore *store, const char *key, do
   (void)store;
   Board *b = board_of(key, g->size);
   if (!b)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   const char *wrong = NULL;
   const volatile sig_atomic_t *flag = moth_interrupt_flag();
   double until = moth_wire_now() + timeout;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "comm/wire.h"
+#include "core/alloc.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "device/cuda.h"
@@ -133,7 +134,7 @@ MothStatus moth_nccl_connect(MothTcp *e, MothStore *store, const char *key, doub
   }
   Nccl *n = calloc(1, sizeof *n);
   if (!n)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *n);
   e->nccl = n;
   n->device = cuda->current();
   g->device = (MothDevice){MOTH_CUDA, (unsigned char)n->device};

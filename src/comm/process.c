@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "comm/wire.h"
+#include "core/alloc.h"
 #include "core/error.h"
 
 enum { SIGNALS = 65 };
@@ -150,7 +151,7 @@ void moth_process_release(void) {
 MothStatus moth_process_wait(const int *fds, int n, double seconds, bool *ready) {
   struct pollfd *p = calloc((size_t)n + 1, sizeof *p);
   if (!p)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(((size_t)n + 1) * sizeof *p);
   for (int i = 0; i < n; i++)
     p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
   p[n] = (struct pollfd){.fd = catching.active ? catching.bell[0] : -1, .events = POLLIN};

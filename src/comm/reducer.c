@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 #include "core/tensor.h"
 
@@ -311,7 +312,7 @@ static MothStatus on_gradient(void *ctx, MothTensor *leaf) {
 static MothStatus make_buckets(MothReducer *r) {
   int64_t *length = calloc((size_t)r->nbuckets, sizeof *length);
   if (!length)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory((size_t)r->nbuckets * sizeof *length);
   for (int i = 0; i < r->nparams; i++) {
     Bucket *b = &r->buckets[r->params[i].bucket];
     length[r->params[i].bucket] += r->params[i].t->numel;
@@ -351,7 +352,7 @@ MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **params,
                             MothReducerOptions options, MothReducer **out) {
   MothReducer *r = calloc(1, sizeof *r);
   if (!r)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *r);
   moth_group_retain(g);
   *r = (MothReducer){
       .group = g, .nparams = nparams, .nbuckets = nbuckets, .options = options, .sync = true};
@@ -362,7 +363,7 @@ MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **params,
   MothStatus status = MOTH_OK;
   if (!r->params || !r->buckets || !r->order || (options.find_unused && !r->used)) {
     r->nparams = r->nbuckets = 0;
-    MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+    MOTH_GO(moth_no_memory(0));
   }
   for (int i = 0; i < nparams; i++) {
     Param *p = &r->params[i];
@@ -372,7 +373,7 @@ MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **params,
     p->name = strdup(names[i]);
     p->bucket = bucket_of[i];
     if (!p->name)
-      MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+      MOTH_GO(moth_no_memory(strlen(names[i]) + 1));
     if (p->bucket < 0 || p->bucket >= nbuckets)
       MOTH_GO(moth_fail(MOTH_ERR_VALUE, "there is no bucket %d", p->bucket));
   }

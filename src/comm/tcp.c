@@ -12,6 +12,7 @@
 #include "comm/tcp.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
+#include "core/alloc.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -186,7 +187,7 @@ static MothStatus read_all(MothGroup *g, MothStore *store, const char *key, cons
                            double deadline, MothBytes *values, void **block) {
   MothBytes *keys = calloc((size_t)g->size, sizeof *keys);
   char(*names)[220] = calloc((size_t)g->size, sizeof *names);
-  MothStatus status = keys && names ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = keys && names ? MOTH_OK : moth_no_memory(0);
   for (int i = 0; status == MOTH_OK && i < g->size; i++) {
     snprintf(names[i], sizeof names[i], "%s/%d%s", key, i, tail);
     keys[i] = (MothBytes){names[i], strlen(names[i])};
@@ -213,7 +214,7 @@ static MothStatus share(MothTcp *e, MothStore *store, const char *key, const Pub
   MothBytes *values = calloc((size_t)g->size, sizeof *values);
   void *block = NULL;
   if (!values)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory((size_t)g->size * sizeof *values);
   MothStatus status = read_all(g, store, key, "/shared", deadline, values, &block);
   for (int i = 0; status == MOTH_OK && i < g->size; i++)
     ok &= values[i].n == 1 && values[i].data[0] == '1';
@@ -293,7 +294,7 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   MothStatus status = claim(g, store, name, (MothBytes){value, (size_t)n});
   Published *all = calloc((size_t)g->size, sizeof *all);
   if (status == MOTH_OK && !all)
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    status = moth_no_memory((size_t)g->size * sizeof *all);
   if (status == MOTH_OK)
     status = agree(e, store, key, listener, timeout, deadline, all);
   if (status == MOTH_OK && g->engine == &moth_engine_nccl)
@@ -335,7 +336,7 @@ static void free_engine(MothTcp *e) {
 static MothStatus tcp_open(MothGroup *g, MothStore *store, const char *key, double timeout) {
   MothTcp *e = calloc(1, sizeof *e);
   if (!e)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *e);
   e->group = g;
   e->last_posted = &e->posted;
   e->alarm[0] = e->bell[0] = -1;

@@ -24,6 +24,7 @@
 
 #include "autograd/node.h"
 #include "comm/reducer.h"
+#include "core/alloc.h"
 #include "core/error.h"
 #include "core/tensor.h"
 #include "ops/pointwise.h"
@@ -658,7 +659,7 @@ MothStatus moth_unit_new(MothGroup *group, MothGroup *replicas, int n, MothTenso
                          MothTensor **shards, MothUnitOptions options, MothUnit **out) {
   MothUnit *u = calloc(1, sizeof *u);
   if (!u)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *u);
   MothStatus status = MOTH_OK;
   *u = (MothUnit){.group = group, .replicas = replicas, .reduce = true, .reshard = true};
   moth_group_retain(group);
@@ -671,7 +672,7 @@ MothStatus moth_unit_new(MothGroup *group, MothGroup *replicas, int n, MothTenso
   if (u->chain)
     u->chain->refs++;
   if (!u->chain || !u->parts)
-    MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+    MOTH_GO(moth_no_memory(0));
   u->is_alias = group->size == 1;
   int dtype = options.reduce_dtype;
   for (int i = 0; i < n; i++) {

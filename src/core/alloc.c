@@ -361,16 +361,33 @@ static void *alloc_cached(size_t n) {
 
 static int64_t counted_size(size_t n);
 
+/* The bytes of this thread's last allocation that failed. */
+static _Thread_local size_t refused;
+
+MothStatus moth_no_memory(size_t bytes) {
+  if (!bytes)
+    bytes = refused;
+  refused = 0;
+  return bytes ? moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes)
+               : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
 static __attribute__((noinline)) void *alloc_any(size_t n) {
-  if (atomic_load_explicit(&plain, memory_order_relaxed))
-    return alloc_cached(n);
+  if (atomic_load_explicit(&plain, memory_order_relaxed)) {
+    void *p = alloc_cached(n);
+    if (!p)
+      refused = n;
+    return p;
+  }
   Cache *c = my_cache();
   bool ordered = should_fail();
   if (c)
     c->failed_by_order = ordered;
-  if (ordered || n > (size_t)INT64_MAX - 2 * HUGE_PAGE || above_limit(n))
-    return NULL;
-  void *p = guarded || uncached ? alloc_apart(n ? n : 1) : alloc_cached(n);
+  void *p = NULL;
+  if (!ordered && n <= (size_t)INT64_MAX - 2 * HUGE_PAGE && !above_limit(n))
+    p = guarded || uncached ? alloc_apart(n ? n : 1) : alloc_cached(n);
+  if (!p)
+    refused = n;
   void (*watch)(const void *, int64_t, MothDevice) = moth_alloc_watch;
   if (p && watch)
     watch(p, counted_size(n), (MothDevice){MOTH_CPU, 0});

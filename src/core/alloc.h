@@ -7,6 +7,8 @@
 /* NULL when there is no memory. n = 0 gives a block of the smallest size. */
 MOTH_API void *moth_alloc(size_t n);
 MOTH_API void moth_free(void *p, size_t n);
+/* The error of an allocation of so many bytes that failed; 0: of the last one of moth_alloc that failed on this thread. */
+MOTH_API MothStatus moth_no_memory(size_t bytes);
 /* Returns the memory of a block to the system, as far as it is whole pages; the block keeps its address, its bytes
  * are lost. moth_alloc_take_up must be called before it is written to or freed. */
 void moth_alloc_discard(void *p, size_t n);

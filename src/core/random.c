@@ -11,7 +11,7 @@ MothGenerator *moth_default_generator(void) {
 MothGenerator *moth_generator_new(uint64_t seed) {
   MothGenerator *g = moth_alloc(sizeof *g);
   if (!g) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a generator");
+    moth_no_memory(0);
     return NULL;
   }
   g->refs = 1;

@@ -95,7 +95,7 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
 static MothStatus fake_storage_new(size_t nbytes, MothDevice device, MothStorage **out) {
   MothStorage *s = moth_alloc(STORAGE_HEADER);
   if (!s)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(STORAGE_HEADER);
   memset(s, 0, sizeof *s);
   atomic_init(&s->refs, 1);
   s->nbytes = nbytes;
@@ -215,7 +215,7 @@ static void storage_release(MothStorage *s) {
 static MothTensor *header_new(void) {
   MothTensor *t = moth_alloc(sizeof *t);
   if (!t) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a tensor header");
+    moth_no_memory(0);
     return NULL;
   }
   atomic_init(&t->refs, 1); /* a plain store: the tensor is not shared yet */
@@ -514,7 +514,7 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
     MothVersion *v = moth_alloc(sizeof *v);
     if (!v) {
       moth_tensor_release(t);
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(sizeof *v);
     }
     if (t->version)
       atomic_fetch_sub(&t->version->refs, 1);

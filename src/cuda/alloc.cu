@@ -459,7 +459,7 @@ MothStatus moth_cuda_record_stream(int device, void *p, cudaStream_t stream) {
       return MOTH_OK;
   Use *u = make<Use>();
   if (!u)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   u->stream = stream;
   u->next = b->uses;
   b->uses = u;

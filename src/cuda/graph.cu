@@ -89,7 +89,7 @@ MothStatus moth_cuda_pool_hold(uint64_t id) {
       return p->users++, MOTH_OK;
   GraphPool *p = (GraphPool *)moth_alloc(sizeof *p);
   if (!p)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *p);
   p->id = id;
   p->users = 1;
   p->next = pools;
@@ -157,7 +157,7 @@ MothCudaGraph *moth_cuda_graph_new(void) {
   if (g)
     memset((void *)g, 0, sizeof *g);
   else
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(0);
   return g;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "device/cuda.h"
@@ -115,7 +116,7 @@ MothStatus moth_backend_add(const MothBackend *b, MothDeviceType *out) {
     char name[];
   } *own = calloc(1, sizeof *own + bytes); /* for the life of the process */
   if (!own)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *own + bytes);
   memcpy(own->name, b->name, bytes);
   own->ops = (MothDeviceOps){
       .memory = {.name = own->name,

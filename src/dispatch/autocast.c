@@ -196,7 +196,7 @@ MothStatus moth_autocast(MothCall *c) {
   size_t bytes = 2 * sizeof(MothTensor *) * total;
   Made made = {.tensors = total <= MOTH_MAX_ARGS ? few : moth_alloc(bytes)};
   if (!made.tensors)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %u tensors", total);
+    return moth_no_memory(0);
   made.lists = made.tensors + total;
   uint32_t include = moth_thread.include;
   moth_thread.include &= ~(uint32_t)MOTH_KEY_AUTOCAST;

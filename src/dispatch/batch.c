@@ -20,7 +20,7 @@ MothStatus moth_vmap_open(int64_t size, MothRandomness randomness, uint64_t *lev
   static _Atomic uint64_t last;
   MothVmap *v = moth_alloc(sizeof *v);
   if (!v)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *v);
   memset(v, 0, sizeof *v);
   atomic_init(&v->frame.refs, 1);
   v->frame.drop = drop_vmap;
@@ -67,7 +67,7 @@ static void release_batch(MothCarried *carried) {
 static MothStatus carry(MothTensor *t, MothTensor *physical, uint64_t level) {
   MothBatch *b = moth_alloc(sizeof *b);
   if (!b)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *b);
   *b = (MothBatch){{1, MOTH_KEY_BATCH, release_batch}, physical, level};
   moth_tensor_retain(physical);
   moth_tensor_carry(t, &b->carried);

@@ -193,7 +193,7 @@ static MothStatus in_front(MothBatchCall *b) {
     if (v.tag == MOTH_V_TENSORS) {
       list = moth_alloc(sizeof *list * (v.n ? v.n : 1));
       if (!list) {
-        status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+        status = moth_no_memory(sizeof *list * (v.n ? v.n : 1));
         goto done;
       }
       MOTH_GO(front_list(b, v, list, &nlist));
@@ -868,7 +868,7 @@ MothStatus moth_batch_loop(MothBatchCall *b, MothGenerator *same) {
   size_t count = (size_t)(b->size ? b->size : 1);
   MothTensor **made = moth_alloc(sizeof *made * count * MOTH_MAX_RESULTS);
   if (!made)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *made * count * MOTH_MAX_RESULTS);
   memset(made, 0, sizeof *made * count * MOTH_MAX_RESULTS);
   MothStatus status = MOTH_OK;
   uint64_t seed = 0, offset = 0;

@@ -1,6 +1,7 @@
 /* The open scopes of a thread: interceptors, frames, and the settings of coroutines. See dispatch.h. */
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/thread.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/lazy.h"
@@ -48,7 +49,7 @@ MothStatus moth_intercept_push(bool above, MothInterceptor i) {
   if (!intercept_above) {
     MothInterceptor *both = moth_thread_calloc(sizeof *both * 2 * MOTH_MAX_INTERCEPTORS);
     if (!both)
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(sizeof *both * 2 * MOTH_MAX_INTERCEPTORS);
     intercept_above = both;
     intercept_below = both + MOTH_MAX_INTERCEPTORS;
   }

@@ -100,7 +100,7 @@ MothStatus moth_call_on_cpu(MothCall *c) {
     size = (size_t)nlists * (sizeof *lists + sizeof *listed);
     lists = moth_alloc(size);
     if (!lists)
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(size);
     memset(lists, 0, size);
     listed = (MothTensor **)(lists + nlists);
   }

@@ -3,6 +3,7 @@
  * By id: chunks of pointers that never move, so that readers need no lock. By name: a hash table with open addressing;
  * a larger one replaces it, and the old one is kept for concurrent readers. Writers lock one mutex. */
 #include "dispatch/registry.h"
+#include "core/alloc.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -92,7 +93,7 @@ static MothStatus add(MothOp *op) {
   }
   Names *t = chunk ? with_place() : NULL;
   if (!t)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   op->id = (uint16_t)id;
   op->gone = false;
   chunk[id % CHUNK] = op;

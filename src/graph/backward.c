@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "core/alloc.h"
 #include "graph/trace.h"
 
 /* --- the ops ---------------------------------------------------------------------------------------------- */
@@ -22,10 +23,6 @@ static _Thread_local struct {
   Given *list;
   uint32_t n, cap;
 } given;
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 void moth_gradients_forget(void) {
   while (given.n)
@@ -42,7 +39,7 @@ static MothStatus give(MothTensor *of, MothTensor *grad) {
     Given *more = realloc(given.list, sizeof *more * cap);
     if (!more) {
       moth_tensor_release(grad);
-      return no_memory();
+      return moth_no_memory(sizeof *more * cap);
     }
     given.list = more;
     given.cap = cap;
@@ -68,7 +65,7 @@ static MothStatus run_backward(MothCall *c) {
   uint32_t nfresh = a[FRESH].n, n = nfresh + a[LEAVES].n;
   MothTensor **was = calloc((size_t)n + 1, sizeof *was);
   if (!was)
-    return no_memory();
+    return moth_no_memory(((size_t)n + 1) * sizeof *was);
   uint32_t ready = 0;
   MothStatus status = MOTH_OK;
   for (; ready < n && status == MOTH_OK; ready++) {
@@ -106,7 +103,7 @@ static MothStatus run_gradients(MothCall *c) {
   uint32_t n = a[FRESH].n;
   MothTensor **out = calloc((size_t)n + 1, sizeof *out);
   if (!out)
-    return no_memory();
+    return moth_no_memory(((size_t)n + 1) * sizeof *out);
   MothStatus status = moth_grad(a[ROOTS].u.tensors, list_or_null(&a[GRADIENTS]), (int)a[ROOTS].n,
                                 a[FRESH].u.tensors, (int)n, a[RETAIN].u.b, false, false, out);
   for (uint32_t i = 0; i < n && status == MOTH_OK; i++) {
@@ -297,7 +294,7 @@ static MothStatus run_pass(Pass *p, MothTensor **grads, MothTensor **out, const 
   if (!out) {
     lists = malloc(3 * sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
     if (!lists)
-      return no_memory();
+      return moth_no_memory(3 * sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
     p->fresh = lists;
     p->leaves = lists + s->nvalues + 1;
     p->grads = lists + 2 * (s->nvalues + 1);

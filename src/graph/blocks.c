@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/dtype.h"
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
@@ -106,10 +107,6 @@ bool moth_blocks_may_replace(const MothBlocks *b, uint32_t k, uint32_t r) {
 
 /* --- making --------------------------------------------------------------------------------------------------- */
 
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
-
 typedef struct Maker {
   const MothPlan *p;
   MothBlocks *b;
@@ -134,7 +131,7 @@ static Instruction *add_instruction(Maker *m, What what) {
 static MothStatus add_outside(Maker *m, uint32_t value, const MothTensor *shape) {
   MothBlocks *b = m->b;
   if (!moth_plan_grow(&b->outside, &b->outside_cap, b->noutside + 1, sizeof *b->outside))
-    return no_memory();
+    return moth_no_memory(0);
   const MothTensor *t = m->p->values[value].fake;
   Outside *o = &b->outside[b->noutside++];
   *o = (Outside){.value = value, .size = moth_itemsize(t), .gathered = UINT32_MAX};
@@ -190,7 +187,7 @@ static MothStatus operand_of(Maker *m, uint32_t id, Operand *to) {
   if (o->lie == ROWS && (b->shape[b->ndim - 1] < SHORT_ROW || (along != 0 && along != size))) {
     Instruction *i = add_instruction(m, GATHER);
     if (!i)
-      return no_memory();
+      return moth_no_memory(0);
     uint32_t reg = (uint32_t)add_register(m, size);
     i->n = 2;
     i->operand[0] = (Operand){IN_REGISTER, reg, size};
@@ -211,7 +208,7 @@ static bool is_by_rows(const Maker *m, const Operand *o) {
 static MothStatus convert(Maker *m, MothDType to, MothDType from, Operand *o) {
   Instruction *i = add_instruction(m, CONVERT);
   if (!i)
-    return no_memory();
+    return moth_no_memory(0);
   int64_t size = moth_dtype_size(to);
   uint32_t reg = (uint32_t)add_register(m, size);
   i->dtype = (uint8_t)to;
@@ -227,7 +224,7 @@ static MothStatus convert(Maker *m, MothDType to, MothDType from, Operand *o) {
 static MothStatus add_number(Maker *m, MothDType dtype, MothValue v, Operand *o) {
   MothBlocks *b = m->b;
   if (!moth_plan_grow(&b->numbers, &b->numbers_cap, b->nnumbers + 1, sizeof *b->numbers))
-    return no_memory();
+    return moth_no_memory(0);
   moth_dtype_store(dtype, &b->numbers[b->nnumbers], v);
   *o = (Operand){NUMBER, b->nnumbers++, 0};
   return MOTH_OK;
@@ -240,7 +237,7 @@ static MothStatus add_varying(Maker *m, const MothPlanCall *c, int i, uint32_t i
   if (!c->numbers || !c->numbers[i])
     return MOTH_OK;
   if (!moth_plan_grow(&b->varying, &b->varying_cap, b->nvarying + 1, sizeof *b->varying))
-    return no_memory();
+    return moth_no_memory(0);
   b->varying[b->nvarying++] = (Varying){.op = c->op,
                                         .number = c->numbers[i] - 1,
                                         .index = index,
@@ -259,7 +256,7 @@ static MothStatus add_call(Maker *m, const MothPlanCall *c) {
   const uint32_t *ref = c->refs;
   bool by_rows = false;
   if (!moth_plan_grow(&b->params, &b->params_cap, b->nparams + c->op->nargs, sizeof *b->params))
-    return no_memory();
+    return moth_no_memory(0);
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
     if (c->op->args[i].type == MOTH_T_SCALAR) {
@@ -292,7 +289,7 @@ static MothStatus add_call(Maker *m, const MothPlanCall *c) {
   }
   Instruction *i = add_instruction(m, LOOP);
   if (!i)
-    return no_memory();
+    return moth_no_memory(0);
   i->dtype = (uint8_t)dtype;
   i->loops = c->op->loops[MOTH_CPU];
   i->params = params;
@@ -312,7 +309,7 @@ static MothStatus assign_registers(Maker *m) {
   if (!last || !width) {
     free(last);
     free(width);
-    return no_memory();
+    return moth_no_memory((size_t)(3 * n) * sizeof *last + (size_t)n * sizeof *width);
   }
   for (uint32_t k = 0; k < b->ninstructions; k++)
     for (int i = 0; i < b->instructions[k].n; i++) {
@@ -378,7 +375,7 @@ static MothStatus make(Maker *m, const uint32_t *calls, uint32_t ncalls, MothPla
   b->widest = m->widest;
   s->values = malloc(sizeof *s->values * ((size_t)b->noutside + 1));
   if (!s->values)
-    return no_memory();
+    return moth_no_memory(sizeof *s->values * ((size_t)b->noutside + 1));
   for (uint32_t i = 0; i < b->noutside; i++)
     s->values[i] = b->outside[i].value;
   s->nresults = b->nresults;
@@ -395,7 +392,7 @@ MothStatus moth_blocks_new(const MothPlan *p, const uint32_t *calls, uint32_t nc
   Maker m = {.p = p, .b = calloc(1, sizeof *m.b), .kept = kept};
   m.made = calloc((size_t)p->nvalues + 1, sizeof *m.made);
   m.at = calloc((size_t)p->nvalues + 1, sizeof *m.at);
-  MothStatus status = m.b && m.made && m.at ? make(&m, calls, ncalls, s) : no_memory();
+  MothStatus status = m.b && m.made && m.at ? make(&m, calls, ncalls, s) : moth_no_memory(0);
   free(m.made);
   free(m.at);
   if (status != MOTH_OK)

@@ -58,7 +58,7 @@ static MothStatus dry_make(const MothSegment *s, MothSegment *dry) {
   dry->keeps = dry->copies = true;
   dry->values = calloc((size_t)s->nvalues + 1, sizeof *dry->values);
   if (!dry->values)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(((size_t)s->nvalues + 1) * sizeof *dry->values);
   moth_quiet_begin(dry, &q);
   for (uint32_t k = 0; k < s->nrecords && status == MOTH_OK; k++) {
     const MothRecord *r = s->records[k];
@@ -449,7 +449,7 @@ static MothStatus backward_of(const MothSegment *s, const MothSegment *like, Bac
                   .grads = calloc((size_t)s->npairs + 1, sizeof(MothTensor *)),
                   .of = calloc((size_t)s->npairs + 1, sizeof(MothTensor *))};
   if (!w->roots || !w->leaves || !w->grads || !w->of)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   for (uint32_t n = 0; n < s->nvalues; n++)
     if (is_made(like->values[n]) && is_made(s->values[n]) && record_of(s, n) &&
         moth_tensor_requires_grad(s->values[n]) && !moth_tensor_is_leaf(s->values[n]))
@@ -471,7 +471,7 @@ static MothStatus same_gradients(const MothSegment *a, const MothSegment *b, boo
   Backward x, y = {0};
   MothTensor **seeds = NULL;
   MothGenerator *own = moth_generator_new(7);
-  MothStatus status = own ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = own ? MOTH_OK : moth_no_memory(0);
   *same = true;
   MOTH_GO(status);
   status = backward_of(a, a, &x);
@@ -479,7 +479,7 @@ static MothStatus same_gradients(const MothSegment *a, const MothSegment *b, boo
     status = backward_of(b, a, &y);
   seeds = calloc((size_t)x.nroots + 1, sizeof *seeds);
   if (status == MOTH_OK && !seeds)
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    status = moth_no_memory(((size_t)x.nroots + 1) * sizeof *seeds);
   for (int i = 0; i < x.nroots && status == MOTH_OK; i++)
     status = moth_randn_like(x.roots[i], moth_v_none(), moth_v_none(), own, &seeds[i]);
   if (status == MOTH_OK && x.nroots && x.nleaves && x.nroots == y.nroots &&
@@ -584,7 +584,7 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end) {
     goto done;
   MOTH_GO(dry_make(s, &a));
   held = calloc((size_t)s->nvalues + 1, sizeof *held);
-  MOTH_GO(held ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory"));
+  MOTH_GO(held ? MOTH_OK : moth_no_memory(((size_t)s->nvalues + 1) * sizeof *held));
   hold_alike(s, &a, held);
   status = moth_trace_host.run(&a, end, &compiled);
   note_states(&now);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/joint.h"
 
 typedef struct Edge {
@@ -22,10 +23,6 @@ typedef struct Net {
 
 static const int64_t WHOLE = INT64_MAX / 4;
 enum { SOURCE, SINK, FIRST };
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 static bool add_edge(Net *net, uint32_t from, uint32_t to, int64_t capacity) {
   if (net->nedges + 2 > net->cap) {
@@ -161,5 +158,5 @@ MothStatus moth_joint_cut(const MothJoint *j, const bool *wanted, bool *kept) {
   free(net.level);
   free(net.queue);
   free(ends);
-  return ok ? MOTH_OK : no_memory();
+  return ok ? MOTH_OK : moth_no_memory(0);
 }

@@ -93,7 +93,7 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
   Deferred *d = new_block(s, end);
   if (!d) {
     moth_tensor_release(origin);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   d->end = end;
   d->trace = s->recorder->trace;
@@ -137,7 +137,7 @@ bool moth_op_draws(const MothOp *op) {
 bool moth_end_classify(const MothSegment *s, MothTraceEnd *end) {
   uint32_t *classes = malloc(sizeof *classes * ((size_t)s->nvalues + 1));
   if (!classes) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(sizeof *classes * ((size_t)s->nvalues + 1));
     return false;
   }
   for (uint32_t i = 0; i < s->nvalues; i++) {
@@ -244,7 +244,8 @@ static MothStatus run_needed(Deferred *d, uint32_t number, const Needs *n, MothT
   if (!values || !scratch) {
     free(values);
     free(scratch);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory((size_t)d->nvalues * sizeof *values +
+                          sizeof(MothTensor *) * ((size_t)d->nscratch + 1));
   }
   for (uint32_t i = 0; i < d->nvalues; i++) {
     values[i] = d->inputs[i];
@@ -291,7 +292,7 @@ static MothStatus compute(Deferred *d, uint32_t number, MothTensor **out, const 
              marks + d->nrecords + 2 * (size_t)d->nvalues, false};
   *why = NULL;
   if (!marks)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory((3 * (size_t)d->nvalues + d->nrecords + 1) * sizeof *marks);
   *why = find_needs(d, number, &n);
   MothStatus status = *why ? MOTH_OK : run_needed(d, number, &n, out);
   free(marks);

@@ -3,11 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/joint.h"
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 void moth_joint_parts_free(MothJointParts *p) {
   moth_graph_release(p->forward);
@@ -78,7 +75,7 @@ static MothStatus list_saved(Divide *d, MothJointParts *p) {
   uint32_t input = 0;
   p->saved = calloc((size_t)d->nvalues + 1, sizeof *p->saved);
   if (!p->saved)
-    return no_memory();
+    return moth_no_memory(((size_t)d->nvalues + 1) * sizeof *p->saved);
   for (const MothGraphNode *n = j->graph->first; n; n = n->next) {
     bool from_outside = n->kind == MOTH_NODE_PLACEHOLDER && !n->backward;
     for (uint8_t i = 0; i < n->nresults; i++) {
@@ -161,7 +158,7 @@ static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64
   if ((p->nusers & (p->nusers - 1)) == 0) { /* a power of 2 */
     MothJointUser *more = realloc(p->users, sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
     if (!more)
-      return no_memory();
+      return moth_no_memory(sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
     p->users = more;
   }
   p->users[p->nusers++] = (MothJointUser){saved, results, edges};
@@ -173,7 +170,7 @@ static MothStatus list_users(Divide *d, MothJointParts *p) {
   size_t nnodes = (size_t)j->graph->nnodes + 1;
   uint64_t *results = calloc(2 * nnodes, sizeof *results + sizeof(bool)), *edges = results + nnodes;
   if (!results)
-    return no_memory();
+    return moth_no_memory((size_t)(2 * nnodes) * (sizeof *results + sizeof(bool)));
   bool *grows = (bool *)(results + 2 * nnodes); /* is computed from a gradient */
   find_results(j, results, grows);
   find_edges(j, edges);
@@ -192,7 +189,7 @@ static MothStatus build_forward(Divide *d, MothJointParts *p) {
   MothGraph *g = p->forward = moth_graph_new(j->graph->name);
   MothGraphRef *out = calloc((size_t)j->nroots + p->nextra + 1, sizeof *out);
   MothStatus status =
-      g && out && moth_graph_set_numbers(g, j->graph->nnumbers) ? MOTH_OK : no_memory();
+      g && out && moth_graph_set_numbers(g, j->graph->nnumbers) ? MOTH_OK : moth_no_memory(0);
   memset(d->map, 0, sizeof *d->map * d->nvalues);
   for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
     if (!n->backward && n->kind != MOTH_NODE_OUTPUT)
@@ -233,7 +230,7 @@ static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJoi
   out->takes = calloc((size_t)saved->nsaved + 1, sizeof *out->takes);
   MothStatus status = g && refs && out->takes && moth_graph_set_numbers(g, j->graph->nnumbers)
                           ? MOTH_OK
-                          : no_memory();
+                          : moth_no_memory(0);
   memset(d->map, 0, sizeof *d->map * d->nvalues);
   for (uint32_t i = 0; i < saved->nsaved && status == MOTH_OK; i++) {
     const MothGraphNode *n = moth_graph_node(j->graph, saved->saved[i].id);
@@ -294,7 +291,12 @@ MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, boo
   d.refs = calloc((size_t)d.nrefs + 1, sizeof *d.refs);
   d.wanted = calloc((size_t)d.nvalues + 1, sizeof *d.wanted);
   d.kept = calloc((size_t)d.nvalues + 1, sizeof *d.kept);
-  status = d.map && d.refs && d.wanted && d.kept ? MOTH_OK : no_memory();
+  status = d.map && d.refs && d.wanted && d.kept
+               ? MOTH_OK
+               : moth_no_memory(((size_t)d.nvalues + 1) * sizeof *d.map +
+                                ((size_t)d.nrefs + 1) * sizeof *d.refs +
+                                ((size_t)d.nvalues + 1) * sizeof *d.wanted +
+                                ((size_t)d.nvalues + 1) * sizeof *d.kept);
   if (status == MOTH_OK)
     status = choose_kept(&d, kept, recompute);
   if (status == MOTH_OK)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "dispatch/dispatch.h"
 #include "graph/joint.h"
 
@@ -85,7 +86,7 @@ static MothStatus compute(MothGraph *g, MothTensor **values, MothTensor **lists)
   bool running = segment && segment->running;
   MothStatus status = MOTH_OK;
   if (!was)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *was);
   moth_modes_save(was);
   moth_modes_reset();
   moth_set_grad_enabled(false);
@@ -117,7 +118,7 @@ static MothStatus hold(MothGraph *g, MothGraphNode *n, MothTensor *t) {
   MothGraphNode *attr = moth_graph_add(g, n->next, MOTH_NODE_GET_ATTR, name);
   if (!attr) {
     free(meta.dims);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   attr->nresults = 1;
   attr->backward = n->backward;
@@ -159,7 +160,10 @@ static MothStatus fold(MothGraph *g, const bool *varied, bool *pinned, uint32_t 
     return MOTH_OK;
   MothTensor **values = calloc((size_t)nvalues + nlists + 1, sizeof *values);
   MothGraphNode **held = calloc(*nheld, sizeof(MothGraphNode *));
-  MothStatus status = values && held ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = values && held
+                          ? MOTH_OK
+                          : moth_no_memory(((size_t)nvalues + nlists + 1) * sizeof *values +
+                                           (size_t)(*nheld) * sizeof(MothGraphNode *));
   for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
     if (n->mark & HELD)
       held[nids++] = n;
@@ -178,8 +182,7 @@ static MothStatus fold(MothGraph *g, const bool *varied, bool *pinned, uint32_t 
 
 MothStatus moth_graph_fold(MothGraph *g, const MothGraph *program, bool *pinned, uint32_t *nheld) {
   bool *varied = varied_of(program);
-  MothStatus status =
-      varied ? fold(g, varied, pinned, nheld) : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = varied ? fold(g, varied, pinned, nheld) : moth_no_memory(0);
   free(varied);
   return status;
 }

@@ -5,12 +5,9 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "core/alloc.h"
 #include "core/dtype.h"
 #include "ops/view.h"
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 /* --- storages -------------------------------------------------------------------------------------------- */
 
@@ -41,11 +38,11 @@ static MothStatus add_store(MothFunctional *f, MothTensor *t, int32_t input, Mot
     uint32_t cap = f->cap ? 2 * f->cap : 256;
     MothFunctionalStore *more = realloc(f->stores, sizeof *more * cap);
     if (!more)
-      return no_memory();
+      return moth_no_memory(sizeof *more * cap);
     f->stores = more;
     uint32_t *table = calloc(4 * (size_t)cap, sizeof *table);
     if (!table)
-      return no_memory();
+      return moth_no_memory((4 * (size_t)cap) * sizeof *table);
     free(f->table);
     f->table = table;
     f->table_size = 4 * cap;
@@ -101,7 +98,7 @@ static MothStatus add_value(MothFunctionalStore *s, MothTensor *t, MothGraphRef 
     uint32_t cap = s->cap ? 2 * s->cap : 4;
     MothFunctionalValue *more = realloc(s->others, sizeof *more * cap);
     if (!more)
-      return no_memory();
+      return moth_no_memory(sizeof *more * cap);
     s->others = more;
     s->cap = cap;
   }
@@ -322,7 +319,7 @@ static MothStatus find_refs(MothFunctional *f, const MothCall *c, bool targets, 
   if (total > f->refs_cap) {
     MothGraphRef *more = realloc(f->refs, sizeof *more * total);
     if (!more)
-      return no_memory();
+      return moth_no_memory(sizeof *more * total);
     f->refs = more;
     f->refs_cap = total;
   }
@@ -483,7 +480,7 @@ static MothStatus note_writer(MothFunctional *f, MothCall *c, uint32_t nrefs) {
     f->refs[nrefs - 1] = f->refs[0];
   MothGraphRef *refs = malloc(sizeof *refs * ((size_t)nrefs + 1));
   if (!refs)
-    return no_memory();
+    return moth_no_memory(sizeof *refs * ((size_t)nrefs + 1));
   memcpy(refs, f->refs, sizeof *refs * nrefs);
   MothStatus status = moth_redispatch(c);
   if (status == MOTH_OK)

@@ -1,13 +1,10 @@
 /* Graphs: made from a segment, changed, checked. See graph.h. */
 #include "graph/graph.h"
+#include "core/alloc.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 /* --- nodes -------------------------------------------------------------------------------------------- */
 
@@ -114,7 +111,7 @@ MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVariant varia
                                const char *place, MothGraphNode **out) {
   MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_CALL, op->name);
   if (!n)
-    return no_memory();
+    return moth_no_memory(0);
   n->op = op;
   n->variant = (uint8_t)variant;
   n->modes = *modes;
@@ -131,14 +128,14 @@ MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVariant varia
   for (int i = 0; i < op->nresults && ok; i++)
     ok = copy_meta(&n->metas[i], &metas[i]);
   *out = n;
-  return ok ? MOTH_OK : no_memory();
+  return ok ? MOTH_OK : moth_no_memory(0);
 }
 
 MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *name,
                                 MothGraphNode **out) {
   MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_PLACEHOLDER, name);
   if (!n)
-    return no_memory();
+    return moth_no_memory(0);
   n->nresults = 1;
   n->place = strdup("");
   *out = n;
@@ -148,7 +145,7 @@ MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *n
 MothStatus moth_graph_add_output(MothGraph *g, const MothGraphRef *refs, uint32_t count) {
   MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_OUTPUT, "output");
   if (!n || !(n->refs = calloc((size_t)count + 1, sizeof *refs)))
-    return no_memory();
+    return moth_no_memory(((size_t)count + 1) * sizeof *refs);
   if (count)
     memcpy(n->refs, refs, sizeof *refs * count);
   n->nrefs = count;
@@ -171,12 +168,12 @@ MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n, const MothG
   }
   MothGraphNode *copy = moth_graph_add(g, NULL, (MothNodeKind)n->kind, n->name);
   if (!copy)
-    return no_memory();
+    return moth_no_memory(0);
   *out = copy;
   copy->nresults = n->nresults;
   copy->place = strdup("");
   moth_tensor_retain(copy->tensor = n->tensor);
-  return n->nresults && !copy_meta(&copy->metas[0], &n->metas[0]) ? no_memory() : MOTH_OK;
+  return n->nresults && !copy_meta(&copy->metas[0], &n->metas[0]) ? moth_no_memory(0) : MOTH_OK;
 }
 
 bool moth_graph_set_numbers(MothGraph *g, uint32_t n) {
@@ -199,7 +196,7 @@ static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t n
   MothGraphNode *n =
       moth_graph_add(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name);
   if (!n)
-    return no_memory();
+    return moth_no_memory(0);
   n->nresults = 1;
   n->place = strdup("");
   if (held) {
@@ -215,7 +212,7 @@ static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
   const MothOp *op = r->op;
   MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_CALL, op->name);
   if (!n)
-    return no_memory();
+    return moth_no_memory(0);
   n->op = op;
   n->variant = r->variant;
   n->modes = r->modes;
@@ -238,7 +235,7 @@ static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
     ok = copy_meta(&n->metas[i], &r->metas[i]);
     values[r->result[i]] = (MothGraphRef){n, (uint8_t)i};
   }
-  return ok ? MOTH_OK : no_memory();
+  return ok ? MOTH_OK : moth_no_memory(0);
 }
 
 /* The value that t is: what the segment knows, or an input (the first nodes), else a get_attr. */
@@ -280,15 +277,15 @@ static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values
     MOTH_TRY(add_record(g, s->records[k], s->recorder && s->recorder->trace->host, values));
   g->pinned = calloc((size_t)g->nnumbers + 1, sizeof *g->pinned);
   if (!g->pinned)
-    return no_memory();
+    return moth_no_memory(((size_t)g->nnumbers + 1) * sizeof *g->pinned);
   MothGraphRef *refs = calloc((size_t)noutputs + 1, sizeof *refs);
-  MothStatus status = refs ? MOTH_OK : no_memory();
+  MothStatus status = refs ? MOTH_OK : moth_no_memory(((size_t)noutputs + 1) * sizeof *refs);
   for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
     status = find_value(g, s, values, outputs[i], inputs, ninputs, &refs[i]);
   MothGraphNode *n = status == MOTH_OK ? moth_graph_add(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
   if (!n) {
     free(refs);
-    return status == MOTH_OK ? no_memory() : status;
+    return status == MOTH_OK ? moth_no_memory(0) : status;
   }
   n->refs = refs;
   n->nrefs = noutputs;
@@ -301,7 +298,8 @@ MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *output
                                  MothGraph **out) {
   MothGraph *g = calloc(1, sizeof *g);
   MothGraphRef *values = calloc((size_t)s->nvalues + 1, sizeof *values);
-  MothStatus status = g && values ? MOTH_OK : no_memory();
+  MothStatus status =
+      g && values ? MOTH_OK : moth_no_memory(sizeof *g + ((size_t)s->nvalues + 1) * sizeof *values);
   if (g) {
     g->refs = 1;
     g->name = strdup(s->recorder ? s->recorder->trace->name : "");
@@ -336,7 +334,7 @@ MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall
                                                 : 0;
   MothGraphNode *node = moth_graph_add(g, before, MOTH_NODE_CALL, op->name);
   if (!node)
-    return no_memory();
+    return moth_no_memory(0);
   node->op = op;
   node->variant = c->variant;
   node->nresults = op->nresults;
@@ -534,7 +532,10 @@ MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninp
   }
   MothTensor **values = calloc((size_t)nvalues + nrefs + 2, sizeof(MothTensor *));
   MothGraphNode **last = calloc((size_t)nvalues + 1, sizeof *last);
-  MothStatus status = values && last ? MOTH_OK : no_memory();
+  MothStatus status = values && last
+                          ? MOTH_OK
+                          : moth_no_memory(((size_t)nvalues + nrefs + 2) * sizeof(MothTensor *) +
+                                           ((size_t)nvalues + 1) * sizeof *last);
   for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
     for (uint32_t i = 0; i < n->nrefs; i++)
       last[n->refs[i].node->slot + n->refs[i].result] = n;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
@@ -156,7 +157,8 @@ MothStatus moth_plan_add_blocks(MothPlan *p) {
   g.kept = calloc((size_t)p->nvalues + 1, sizeof *g.kept);
   MothStatus status = MOTH_OK;
   if (!g.groups || !g.group_of || !g.order || !g.kept) {
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    status = moth_no_memory((size_t)n * sizeof *g.groups + n * sizeof *g.group_of +
+                            2 * n * sizeof *g.order + ((size_t)p->nvalues + 1) * sizeof *g.kept);
   } else {
     memset(g.group_of, 0xff, n * sizeof *g.group_of);
     for (uint32_t i = 0; i < p->ncalls; i++)

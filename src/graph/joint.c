@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "core/alloc.h"
 #include "core/defaults.h"
 #include "ops/create.h"
 
@@ -33,10 +34,6 @@ typedef struct Trace {
   MothGraphRef *refs;
 } Trace;
 
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
-
 void moth_joint_free(MothJoint *j) {
   if (!j)
     return;
@@ -63,7 +60,7 @@ static MothStatus add_use(Trace *t, MothTensor *leaf, uint32_t input) {
     uint32_t *use_of = uses ? realloc(t->use_of, sizeof *use_of * cap) : NULL;
     if (!use_of) {
       moth_tensor_release(leaf);
-      return no_memory();
+      return moth_no_memory(0);
     }
     t->use_of = use_of;
     t->uses_cap = cap;
@@ -233,7 +230,9 @@ static MothStatus describe_outputs(Trace *t) {
   j->roots = calloc((size_t)n + 1, sizeof *j->roots);
   j->written = calloc((size_t)j->ninputs + 1, sizeof *j->written);
   if (!stores || !j->outputs || !j->roots || !j->written) {
-    status = no_memory();
+    status = moth_no_memory(
+        ((size_t)n + 1) * sizeof *stores + ((size_t)n + 1) * sizeof *j->outputs +
+        ((size_t)n + 1) * sizeof *j->roots + ((size_t)j->ninputs + 1) * sizeof *j->written);
     goto done;
   }
   for (uint32_t i = 0; i < n; i++) {
@@ -333,7 +332,7 @@ static MothStatus add_gradient(Trace *t, MothTensor *grad, uint32_t nr, MothGrap
   n = moth_graph_add(g, before, MOTH_NODE_PLACEHOLDER, name);
   if (!n) {
     free(meta.dims);
-    return no_memory();
+    return moth_no_memory(0);
   }
   n->nresults = 1;
   n->backward = true;
@@ -390,7 +389,8 @@ static MothStatus run_backward(Trace *t, MothTensor *const *grads, Pass *p) {
 static MothStatus add_outputs(Trace *t, const Pass *p) {
   MothJoint *j = t->joint;
   MothGraphRef *refs = calloc((size_t)j->nroots + j->nedges + 1, sizeof *refs);
-  MothStatus status = refs ? MOTH_OK : no_memory();
+  MothStatus status =
+      refs ? MOTH_OK : moth_no_memory(((size_t)j->nroots + j->nedges + 1) * sizeof *refs);
   uint32_t n = 0;
   for (uint32_t i = 0; i < j->nroots && status == MOTH_OK; i++)
     refs[n++] = j->roots[i].value;
@@ -435,7 +435,11 @@ static MothStatus trace(Trace *t, const MothJointInput *inputs, MothTensor *cons
   p->asked = calloc((size_t)t->nuses + 1, sizeof *p->asked);
   if (!j->given || !j->gradient || !j->edges || !p->roots || !p->grads || !p->inputs || !p->out ||
       !p->asked)
-    return no_memory();
+    return moth_no_memory(
+        ((size_t)n + 1) * sizeof *j->given + ((size_t)t->nuses + 1) * sizeof *j->gradient +
+        ((size_t)t->nuses + 1) * sizeof *j->edges + ((size_t)n + 1) * sizeof *p->roots +
+        ((size_t)n + 1) * sizeof *p->grads + ((size_t)t->nuses + 1) * sizeof *p->inputs +
+        ((size_t)t->nuses + 1) * sizeof *p->out + ((size_t)t->nuses + 1) * sizeof *p->asked);
   j->nedges = t->nuses;
   for (uint32_t i = 0; i < t->nuses;
        i++) { /* the last call's first, each in the order of its arguments */
@@ -457,7 +461,7 @@ static MothStatus trace_apart(Trace *t, const MothJointInput *inputs, MothTensor
   MothSegment *segment = moth_segment_here();
   bool running = segment && segment->running;
   if (!was)
-    return no_memory();
+    return moth_no_memory(sizeof *was);
   moth_modes_save(was);
   t->outside = &was->thread;
   moth_modes_reset();
@@ -492,7 +496,13 @@ static MothStatus make_lists(Trace *t) {
   t->inputs = calloc((size_t)t->ninputs + 1, sizeof(MothTensor *));
   t->places = calloc((size_t)t->nlists + 1, sizeof *t->places);
   t->refs = calloc((size_t)t->nlists + 1, sizeof *t->refs);
-  return t->values && t->inputs && t->places && t->refs ? MOTH_OK : no_memory();
+  return t->values && t->inputs && t->places && t->refs
+             ? MOTH_OK
+             : moth_no_memory(((size_t)t->nvalues + 2 * (size_t)t->nlists + 2) *
+                                  sizeof(MothTensor *) +
+                              ((size_t)t->ninputs + 1) * sizeof(MothTensor *) +
+                              ((size_t)t->nlists + 1) * sizeof *t->places +
+                              ((size_t)t->nlists + 1) * sizeof *t->refs);
 }
 
 static void free_lists(Trace *t) {
@@ -566,7 +576,7 @@ MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how, MothJ
   MOTH_GO(make_lists(&t));
   if (!j || !(j->graph = moth_graph_new(program->name)) ||
       !moth_graph_set_numbers(j->graph, program->nnumbers)) {
-    status = no_memory();
+    status = moth_no_memory(0);
     goto done;
   }
   j->ninputs = ninputs;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/joint.h"
 
 static bool is_number(const MothValue *v) {
@@ -150,7 +151,7 @@ MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program, const MothJ
   Compare c = {from, to, pinned, n, false};
   *kinds = 0;
   if (!from)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory((2 * (size_t)n + 1) * sizeof *from);
   moth_graph_numbers(program, how->numbers, from);
   pin_sizes(program, pinned);
   for (uint32_t k = 0; k < n; k++)

@@ -2,11 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/joint.h"
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 bool moth_node_writes(const MothGraphNode *n) {
   if (n->kind != MOTH_NODE_CALL)
@@ -143,7 +140,7 @@ static MothStatus merge(MothJoint *j, MothGraphNode **instead) {
   if (!table || !fresh) {
     free(table);
     free(fresh);
-    return no_memory();
+    return moth_no_memory((size_t)size * sizeof *table + sizeof *fresh * ((size_t)g->nnodes + 1));
   }
   for (MothGraphNode *n = g->first; n; n = n->next)
     n->mark = 0;
@@ -279,7 +276,7 @@ MothStatus moth_joint_simplify(MothJoint *j, const MothGraph *program, bool *pin
   uint32_t nheld;
   MothGraphNode **instead = calloc((size_t)j->graph->nnodes + 2, sizeof(MothGraphNode *));
   if (!instead)
-    return no_memory();
+    return moth_no_memory(((size_t)j->graph->nnodes + 2) * sizeof(MothGraphNode *));
   for (MothGraphNode *n = j->graph->first; n; n = n->next)
     n->slot = 0;
   MothStatus status = merge(j, instead);
@@ -373,7 +370,10 @@ MothStatus moth_graph_verify(MothGraph *g) {
   MothModes *was = calloc(1, sizeof *was);
   MothSegment *segment = moth_segment_here();
   bool running = segment && segment->running;
-  MothStatus status = values && was ? MOTH_OK : no_memory();
+  MothStatus status =
+      values && was
+          ? MOTH_OK
+          : moth_no_memory(((size_t)nvalues + nlists + 1) * sizeof(MothTensor *) + sizeof *was);
   if (status == MOTH_OK) {
     moth_modes_save(was);
     moth_modes_reset();

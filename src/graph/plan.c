@@ -5,12 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 bool moth_plan_grow(void *list, uint32_t *cap, uint32_t n, size_t size) {
   if (n <= *cap)
@@ -32,7 +29,7 @@ static MothStatus make(MothGraph *g, bool any_sizes, MothTensor *const *inputs,
   MOTH_TRY(moth_graph_check(g));
   MothPlan *p = calloc(1, sizeof *p);
   if (!p)
-    return no_memory();
+    return moth_no_memory(sizeof *p);
   p->refs = 1;
   pthread_mutex_init(&p->lock, NULL);
   atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
@@ -55,7 +52,7 @@ static MothStatus make(MothGraph *g, bool any_sizes, MothTensor *const *inputs,
   p->done = calloc((size_t)g->nnodes + 1, sizeof *p->done);
   bool ok =
       p->slots_of && p->refs_of && p->inputs && p->outputs && p->nodes && p->node_ids && p->done;
-  MothStatus s = ok ? moth_plan_replay(p, inputs, numbers) : no_memory();
+  MothStatus s = ok ? moth_plan_replay(p, inputs, numbers) : moth_no_memory(0);
   if (s != MOTH_OK) {
     moth_plan_release(p);
     return s;
@@ -153,7 +150,7 @@ void moth_plan_release(MothPlan *p) {
 
 MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind) {
   if (!moth_plan_grow(&p->steps, &p->steps_cap, p->nsteps + 1, sizeof *p->steps)) {
-    no_memory();
+    moth_no_memory(0);
     return NULL;
   }
   MothPlanStep *s = &p->steps[p->nsteps++];
@@ -174,7 +171,7 @@ MothStatus moth_plan_add_call(MothPlan *p, uint32_t call) {
   s->in_place = c->direct && c->op->kind == MOTH_KIND_POINTWISE;
   s->values = malloc(sizeof *s->values * ((size_t)c->nrefs + c->op->nresults + 1));
   if (!s->values)
-    return no_memory();
+    return moth_no_memory(sizeof *s->values * ((size_t)c->nrefs + c->op->nresults + 1));
   for (int i = 0; i < c->op->nresults; i++)
     s->values[s->nresults++] = c->result[i];
   for (uint32_t i = 0; i < c->nrefs; i++)
@@ -230,7 +227,9 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
   if (slots)
     p->slots = slots;
   if (!slots || !to->at || !to->numbers)
-    return no_memory();
+    return moth_no_memory(sizeof *slots * ((size_t)p->nslots + from->nslots + 1) +
+                          sizeof *to->at * ((size_t)nat + 1) +
+                          sizeof *to->numbers * ((size_t)from->nnumbers + 1));
   if (from->nslots)
     memcpy(slots + p->nslots, from->slots, sizeof *slots * from->nslots);
   p->nslots += from->nslots;
@@ -263,7 +262,7 @@ MothStatus moth_plan_add_kernel(MothPlan *p, const MothPlanKernel *k) {
   s->in_place = k->in_place;
   s->ncalls = k->nnodes;
   if (k->text && !(s->text = strdup(k->text)))
-    return no_memory();
+    return moth_no_memory(strlen(k->text) + 1);
   for (uint32_t i = 0; i < k->nnodes; i++) {
     MOTH_TRY(take_node(p, k->nodes[i], &number));
     if (p->nodes[number] < s->call)
@@ -272,7 +271,8 @@ MothStatus moth_plan_add_kernel(MothPlan *p, const MothPlanKernel *k) {
   s->values = malloc(sizeof *s->values * ((size_t)n + 1));
   s->launches = calloc((size_t)k->nlaunches + 1, sizeof *s->launches);
   if (!s->values || !s->launches)
-    return no_memory();
+    return moth_no_memory(sizeof *s->values * ((size_t)n + 1) +
+                          ((size_t)k->nlaunches + 1) * sizeof *s->launches);
   for (uint32_t i = 0; i < nvalues; i++) {
     const MothGraphRef *r = &k->values[i];
     s->values[i] = p->refs_of[p->slots_of[r->node->id] + r->result];

@@ -9,14 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
 enum { ALIGN = 64, LARGE = 64 * 1024 };
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 static uint32_t root_of(const MothPlan *p, uint32_t id) {
   while (p->values[id].of != id)
@@ -107,14 +104,14 @@ static bool is_input(const MothPlanValue *v) {
 /* For each step a list of values that `fits` and that it uses last: their numbers, or those of inputs. */
 static MothStatus list_ends(MothPlan *p, bool (*fits)(const MothPlanValue *v), bool inputs) {
   uint32_t *count = calloc((size_t)p->nsteps + 1, sizeof *count);
-  MothStatus status = count ? MOTH_OK : no_memory();
+  MothStatus status = count ? MOTH_OK : moth_no_memory(((size_t)p->nsteps + 1) * sizeof *count);
   for (uint32_t i = 0; count && i < p->nvalues; i++)
     if (fits(&p->values[i]) && p->values[i].last < p->nsteps)
       count[p->values[i].last]++;
   for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++) {
     uint32_t *list = count[i] ? malloc(sizeof(uint32_t) * count[i]) : NULL;
     if (count[i] && !list)
-      status = no_memory();
+      status = moth_no_memory(0);
     *(inputs ? &p->steps[i].ends : &p->steps[i].drops) = list;
   }
   for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++) {
@@ -253,7 +250,7 @@ static int64_t find_peak(const MothPlan *p, const Buffer *buffers, uint32_t n, i
 static MothStatus make_apart(MothPlan *p, const Buffer *buffers, uint32_t n) {
   p->apart = calloc((size_t)n + 1, sizeof *p->apart);
   if (!p->apart)
-    return no_memory();
+    return moth_no_memory(((size_t)n + 1) * sizeof *p->apart);
   for (uint32_t k = 0; k < n; k++) { /* buffers come by their first steps */
     if (!buffers[k].apart)
       continue;
@@ -261,7 +258,7 @@ static MothStatus make_apart(MothPlan *p, const Buffer *buffers, uint32_t n) {
     *a = (MothPlanApart){buffers[k].bytes, buffers[k].first, buffers[k].last, 0, NULL};
     a->values = malloc(sizeof *a->values * ((size_t)p->nvalues + 1));
     if (!a->values)
-      return no_memory();
+      return moth_no_memory(sizeof *a->values * ((size_t)p->nvalues + 1));
     for (uint32_t i = 0; i < p->nvalues; i++) {
       MothPlanValue *v = &p->values[i];
       if (v->place != MOTH_PLACE_ARENA || v->apart || v->buffer != k)
@@ -300,7 +297,8 @@ static MothStatus make_buffers(MothPlan *p) {
   if (!buffers || !lists) {
     free(buffers);
     free(lists);
-    return no_memory();
+    return moth_no_memory(sizeof *buffers * ((size_t)p->nvalues + 1) +
+                          sizeof *lists * (2 * (size_t)p->nvalues + 1));
   }
   find_buffers(p, buffers, &n);
   int64_t arena = place_buffers(buffers, n, lists, lists + n);

@@ -2,20 +2,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/dtype.h"
 #include "graph/plan_steps.h"
 #include "graph/trace.h"
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
 
 /* --- values and calls ------------------------------------------------------------------------------------ */
 
 MothStatus moth_plan_add_value(MothPlan *p, MothTensor *fake, uint32_t *id) {
   if (!moth_plan_grow(&p->values, &p->values_cap, p->nvalues + 1, sizeof *p->values)) {
     moth_tensor_release(fake);
-    return no_memory();
+    return moth_no_memory(0);
   }
   MothPlanValue *v = &p->values[p->nvalues];
   memset(v, 0, sizeof *v);
@@ -81,7 +78,7 @@ static MothStatus add_refs(MothPlan *p, MothPlanCall *to, const MothCall *c) {
     n += c->args[i].tag == MOTH_V_TENSOR ? 1 : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n : 0;
   to->refs = malloc(sizeof *to->refs * ((size_t)n + 1));
   if (!to->refs)
-    return no_memory();
+    return moth_no_memory(sizeof *to->refs * ((size_t)n + 1));
   for (int i = 0; i < c->op->nargs + (int)to->ntargets; i++) {
     MothValue v = i < c->op->nargs ? c->args[i] : moth_v_tensor(c->target[i - c->op->nargs]);
     uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
@@ -100,7 +97,7 @@ static MothStatus add_noted(const Noting *n, const MothCall *c) {
   MothPlan *p = n->p;
   uint32_t at = p->ncalls;
   if (!moth_plan_grow(&p->calls, &p->calls_cap, at + 1, sizeof *p->calls))
-    return no_memory();
+    return moth_no_memory(0);
   MothPlanCall *to = &p->calls[at];
   memset(to, 0, sizeof *to);
   p->ncalls++;
@@ -114,10 +111,10 @@ static MothStatus add_noted(const Noting *n, const MothCall *c) {
   to->view = is_relative_view(c);
   to->args = calloc((size_t)c->op->nargs + 1, sizeof *to->args);
   if (!to->args)
-    return no_memory();
+    return moth_no_memory(((size_t)c->op->nargs + 1) * sizeof *to->args);
   for (int i = 0; i < c->op->nargs; i++)
     if (!moth_trace_value_copy(&to->args[i], &c->args[i]))
-      return no_memory();
+      return moth_no_memory(0);
   MOTH_TRY(add_refs(p, to, c));
   to->args_at = p->nargs;
   p->nargs += (uint32_t)c->op->nargs;
@@ -196,7 +193,7 @@ static MothStatus replay_call(MothPlan *p, const MothGraphNode *n, const MothVal
   MothTensor **lists = malloc(sizeof(MothTensor *) * ((size_t)n->nrefs + 1)), **list = lists;
   const MothGraphRef *ref = n->refs;
   if (!lists)
-    return no_memory();
+    return moth_no_memory(sizeof(MothTensor *) * ((size_t)n->nrefs + 1));
   for (int i = 0; i < n->op->nargs; i++) {
     args[i] = n->args[i].value;
     if (n->args[i].number && numbers)
@@ -241,12 +238,12 @@ static MothStatus bind_number(MothPlan *p, const MothTraceArg *a, const MothValu
   }
   MothPlanBound *more = realloc(p->bound, sizeof *more * ((size_t)p->nbound + 1));
   if (!more)
-    return no_memory();
+    return moth_no_memory(sizeof *more * ((size_t)p->nbound + 1));
   p->bound = more;
   more[p->nbound].number = a->number - 1;
   const MothValue *v = numbers ? &numbers[a->number - 1] : &a->value;
   if (!moth_trace_value_copy(&more[p->nbound].value, v))
-    return no_memory();
+    return moth_no_memory(0);
   p->nbound++;
   return MOTH_OK;
 }
@@ -268,7 +265,7 @@ static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t f
     if (!c->numbers)
       c->numbers = calloc((size_t)n->op->nargs, sizeof *c->numbers);
     if (!c->numbers)
-      return no_memory();
+      return moth_no_memory((size_t)n->op->nargs * sizeof *c->numbers);
     c->numbers[i] = a->number;
   }
   return MOTH_OK;

@@ -473,7 +473,7 @@ static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, MothTensor **
   MothThread *t = &moth_thread;
   MothPlanFrame *f = take_frame(p);
   if (!f)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   uint32_t exclude = t->exclude, include = t->include;
   t->exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_ABOVE;
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/dtype.h"
 #include "graph/trace.h"
 #include "ops/create.h"
@@ -114,7 +115,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   const MothThread *t = &moth_thread;
   MothRecord *r = calloc(1, sizeof *r);
   if (!r)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *r);
   r->op = op;
   r->variant = c->variant;
   r->nnumbers = nnumbers;
@@ -138,7 +139,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
     ok = moth_meta_of(fresh[i], true, &r->inputs[i]);
   if (!ok) {
     moth_record_free(r);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   r->modes.include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
   r->modes.exclude = t->exclude;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "core/alloc.h"
 #include "graph/trace.h"
 #include "ops/create.h"
 #include "ops/view.h"
@@ -53,7 +54,7 @@ static MothStatus add_pair(MothSegment *s, MothTensor *real, MothTensor *shadow,
     if (!more) {
       moth_tensor_release(shadow);
       moth_tensor_release(leaf);
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(sizeof *more * cap);
     }
     s->pairs = more;
     s->pairs_cap = cap;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/dtype.h"
 #include "dispatch/lazy.h"
 #include "dispatch/subclass.h"
@@ -50,7 +51,7 @@ bool moth_segment_pass(bool on) {
 MothTrace *moth_trace_new(const char *name) {
   MothTrace *t = calloc(1, sizeof *t + strlen(name) + 1);
   if (!t) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(sizeof *t + strlen(name) + 1);
     return NULL;
   }
   t->refs = 1;
@@ -150,7 +151,7 @@ static bool grow(void *list, uint32_t *cap, uint32_t need, size_t size) {
     n *= 2;
   void *more = realloc(*(void **)list, size * n);
   if (!more) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(size * n);
     return false;
   }
   *(void **)list = more;
@@ -200,7 +201,7 @@ static MothSegment *segment(void) {
   pthread_once(&once, make_key);
   mine = calloc(1, sizeof *mine);
   if (!mine)
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(sizeof *mine);
   else
     pthread_setspecific(key, mine);
   return mine;
@@ -236,7 +237,7 @@ bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
   }
   m->dims = malloc(sizeof(int64_t) * (2 * (size_t)t->ndim + 1));
   if (!m->dims) {
-    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    moth_no_memory(sizeof(int64_t) * (2 * (size_t)t->ndim + 1));
     return false;
   }
   memcpy(m->dims, t->shape, sizeof(int64_t) * t->ndim);
@@ -821,7 +822,7 @@ MothStatus moth_recorder_begin(MothTrace *t, MothRecorder **out) {
     return MOTH_ERR_MEMORY;
   MothRecorder *r = calloc(1, sizeof *r);
   if (!r)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *r);
   r->refs = 1;
   r->trace = t;
   atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);

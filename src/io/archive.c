@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 
 /* What is needed of archive.h and archive_entry.h. */
@@ -77,7 +78,7 @@ MothStatus moth_archive_open(const char *path, MothArchive **out) {
     a->handle = lib.f.new();
   if (!a || !a->path || !a->handle) {
     moth_archive_close(a);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   lib.f.filters(a->handle);
   lib.f.tar(a->handle);
@@ -125,10 +126,10 @@ MothStatus moth_archive_next(MothArchive *a, const char **name, const void **byt
                      *name, a->path, (long long)size);
   size_t at = 0;
   if (!grow(a, size > 0 ? (size_t)size : 1))
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   for (;;) {
     if (at == a->capacity && !grow(a, a->capacity + BLOCK))
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory(0);
     size_t most = a->capacity - at;
     long got = lib.f.read(a->handle, a->bytes + at, most < BLOCK * 16 ? most : BLOCK * 16);
     if (got < 0)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 
 enum { ALIGNMENT = 32, LEAST_PAIR = 13, LEAST_ENTRY = 24 };
@@ -224,7 +225,8 @@ static MothStatus read_header(MothGguf *f, Reader *r) {
   f->pairs = calloc((size_t)pairs + 1, sizeof *f->pairs);
   f->entries = calloc((size_t)tensors + 1, sizeof *f->entries);
   if (!f->pairs || !f->entries)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(((size_t)pairs + 1) * sizeof *f->pairs +
+                          ((size_t)tensors + 1) * sizeof *f->entries);
   for (; (uint64_t)f->pair_count < pairs; f->pair_count++)
     MOTH_TRY(read_pair(r, &f->pairs[f->pair_count]));
   for (; (uint64_t)f->count < tensors; f->count++)
@@ -237,7 +239,7 @@ MothStatus moth_gguf_parse(const uint8_t *bytes, size_t n, MothGguf **out) {
   *out = NULL;
   MothGguf *f = calloc(1, sizeof *f);
   if (!f)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *f);
   MothStatus s = read_header(f, &r);
   if (s != MOTH_OK) {
     moth_gguf_free(f);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/tensor.h"
 
 enum { MAX_PIXELS = 1 << 28 };
@@ -117,7 +118,7 @@ static MothStatus decode_with(void *h, bool *warned, const uint8_t *bytes, size_
     cmyk = malloc((size_t)pixels * 4);
     if (!cmyk) {
       moth_tensor_release(*out);
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      return moth_no_memory((size_t)pixels * 4);
     }
   }
   int failed = turbo.f.decode(h, bytes, n, cmyk ? cmyk : to, width, 0, height, format, 0);
@@ -143,7 +144,7 @@ static MothStatus decode_jpeg(const uint8_t *bytes, size_t n, int channels, Moth
                                   "libturbojpeg0 (Debian), or run make deps");
   void *h = take_handle();
   if (!h)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   bool warned = false;
   MothStatus s = decode_with(h, &warned, bytes, n, channels, out);
   if (s || warned) /* its state after an error is not that of a new one */
@@ -192,7 +193,7 @@ static MothStatus decode_deep(void *ctx, const PngHeader *head, int channels, Mo
   uint16_t *rgba = channels == 4 ? to : malloc(4 * pixels * sizeof *rgba);
   if (!rgba) {
     moth_tensor_release(*out);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   int error = spng.f.decode(ctx, rgba, 4 * pixels * sizeof *rgba, SPNG_RGBA16,
                             channels == 4 ? SPNG_TRNS : 0);
@@ -231,7 +232,7 @@ static MothStatus decode_with_spng(void *ctx, const uint8_t *bytes, size_t n, in
   bool convert = channels == 1 && head.color_type != PNG_GREY;
   if (convert && !(rgb = malloc(3 * pixels))) {
     moth_tensor_release(*out);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(3 * pixels);
   }
   int format = convert || channels == 3 ? SPNG_RGB8 : channels == 1 ? SPNG_G8 : SPNG_RGBA8;
   error = spng.f.decode(ctx, convert ? rgb : to, pixels * (size_t)(convert ? 3 : channels), format,
@@ -257,7 +258,7 @@ static MothStatus decode_png(const uint8_t *bytes, size_t n, int channels, MothT
                                   "libspng0 (Debian), or run make deps");
   void *ctx = spng.f.new(0);
   if (!ctx)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   MothStatus s = decode_with_spng(ctx, bytes, n, channels, out);
   spng.f.free(ctx);
   return s;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 #include "io/file.h"
 
@@ -50,7 +51,7 @@ static MothStatus map(const char *path, Mapping **out) {
     return s;
   if (!(*out = malloc(sizeof **out))) {
     munmap(bytes, (size_t)info.st_size);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof **out);
   }
   **out = (Mapping){bytes, (size_t)info.st_size, 1};
   return MOTH_OK;

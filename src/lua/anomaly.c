@@ -68,7 +68,7 @@ static MothStatus keep(Watcher *w, MothNode *n) {
   more = more < FRAMES - count ? more : FRAMES - count;
   Kept *k = moth_alloc(size_of(count + more));
   if (!k)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(size_of(count + more));
   k->n = count + more;
   k->own = count;
   k->maker = more > 0 ? source_of(w, w->running->name) : -1;
@@ -231,7 +231,7 @@ int moth_lua_watch_anomalies(lua_State *L) {
   moth_lua_sync(L);
   Watcher *w = moth_alloc(sizeof *w);
   if (!w)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *w));
   *w = (Watcher){.w = {.frame = {.refs = 2, .drop = drop},
                        .made = made,
                        .begin = begins,

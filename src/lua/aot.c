@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/plan.h"
 #include "ops/create.h"
 
@@ -49,16 +50,12 @@ static int aot_gc(lua_State *L) {
 
 /* --- compiling -------------------------------------------------------------------------------------------- */
 
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-}
-
 /* Which inputs a node saves, and where: those that backward uses, then all others, from which the segment can be run
  * again. */
 static MothStatus plan_saved(MothAot *a) {
   a->saved_at = malloc(sizeof *a->saved_at * ((size_t)a->ninputs + 1));
   if (!a->saved_at)
-    return no_memory();
+    return moth_no_memory(sizeof *a->saved_at * ((size_t)a->ninputs + 1));
   for (uint32_t i = 0; i < a->ninputs; i++)
     a->saved_at[i] = -1;
   for (uint32_t i = 0; i < a->parts.nsaved; i++)
@@ -146,7 +143,7 @@ static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
           moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns several results");
   }
   if (status == MOTH_OK && !(a->pinned = calloc((size_t)a->program->nnumbers + 1, sizeof(bool))))
-    status = no_memory();
+    status = moth_no_memory(((size_t)a->program->nnumbers + 1) * sizeof(bool));
   if (status == MOTH_OK && a->program->nnumbers)
     status = moth_joint_find_numbers(a->joint, a->program, &how, a->pinned, &a->kinds);
   MOTH_TRY(status);
@@ -184,7 +181,7 @@ static int c_aot_new(lua_State *L) {
   int handle = lua_gettop(L);
   MothAot *a = h->u.other = calloc(1, sizeof *a);
   if (!a || !(a->inputs = calloc((size_t)n + 1, sizeof *a->inputs)))
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(((size_t)n + 1) * sizeof *a->inputs));
   atomic_fetch_add_explicit(&program->refs, 1, memory_order_relaxed);
   a->program = program;
   a->ninputs = n;
@@ -424,7 +421,7 @@ static MothStatus run_segment(lua_State *L, int handle, MothTensor **inputs, con
                 sizeof(MothValue) * ((size_t)nnumbers + 1) + sizeof(int64_t) * ((size_t)n + 1);
   MothValue *values = calloc(1, size);
   if (!values)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(size);
   int64_t *versions = (int64_t *)(values + nnumbers + 1);
   MothTensor **list = (MothTensor **)(versions + n + 1);
   MothAotRun r = {.aot = a,

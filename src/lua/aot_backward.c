@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/log.h"
 #include "graph/plan.h"
 #include "lua/aot.h"
@@ -68,10 +69,6 @@ static void drop(MothNode *n) {
   Context *c = n->ctx;
   moth_lua_ref_release(c->handle);
   free(c);
-}
-
-static MothStatus no_memory(void) {
-  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
 }
 
 /* --- running the segment again ------------------------------------------------------------------------------------ */
@@ -179,7 +176,7 @@ static MothStatus run_again(MothNode *n, bool create, Again *r) {
                .node = n,
                .create = create};
   if (!r->inputs || !r->ways || !r->edges)
-    return no_memory();
+    return moth_no_memory(0);
   r->outputs = r->inputs + a->ninputs;
   for (uint32_t i = 0; i < a->ninputs; i++) { /* one that was written to since may not be needed */
     MothStatus status = moth_function_saved(n, a->saved_at[i], &r->inputs[i]);
@@ -237,7 +234,8 @@ static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool
   moth_seq_at(seq);
   MOTH_GO(status);
   list = calloc(2 * (size_t)j->noutputs + j->nedges + 1, sizeof *list);
-  MOTH_GO(list ? MOTH_OK : no_memory());
+  MOTH_GO(list ? MOTH_OK
+               : moth_no_memory((2 * (size_t)j->noutputs + j->nedges + 1) * sizeof *list));
   MothTensor **given = list + j->noutputs, **results = given + j->noutputs;
   for (uint32_t i = 0; i < j->noutputs; i++)
     if (j->outputs[i].nr >= 0 && grads[j->outputs[i].nr]) {
@@ -320,7 +318,7 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   bool running = segment && segment->running;
   Again r = {0};
   if (!was)
-    return no_memory();
+    return moth_no_memory(sizeof *was);
   moth_modes_save(was);
   moth_modes_reset();
   if (segment)
@@ -440,7 +438,7 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   MothTensor **list = NULL;
   uint32_t nlist = 0;
   MothAotBackward *b = calloc(1, sizeof *b);
-  MothStatus status = b ? MOTH_OK : no_memory();
+  MothStatus status = b ? MOTH_OK : moth_no_memory(sizeof *b);
   MOTH_GO(status);
   uint32_t nnumbers = a->program->nnumbers;
   b->key = strdup(key);
@@ -448,7 +446,9 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   b->numbers = calloc((size_t)nnumbers + 1, sizeof *b->numbers);
   if (wanted && (b->wanted = calloc((size_t)a->joint->nedges + 1, sizeof *wanted)))
     memcpy(b->wanted, wanted, sizeof *wanted * a->joint->nedges);
-  MOTH_GO(b->key && b->pinned && b->numbers && (b->wanted || !wanted) ? MOTH_OK : no_memory());
+  MOTH_GO(b->key && b->pinned && b->numbers && (b->wanted || !wanted)
+              ? MOTH_OK
+              : moth_no_memory(((size_t)a->joint->nedges + 1) * sizeof *wanted));
   memcpy(b->pinned, a->pinned, sizeof *b->pinned * nnumbers);
   memcpy(b->numbers, ((Context *)n->ctx)->numbers, sizeof *b->numbers * nnumbers);
   status = trace(a, b, grads, &joint, &parts);
@@ -470,7 +470,7 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   parts.takes = NULL;
   nlist = b->ntakes + b->ngiven;
   list = calloc((size_t)nlist + 1, sizeof *list);
-  MOTH_GO(list ? MOTH_OK : no_memory());
+  MOTH_GO(list ? MOTH_OK : moth_no_memory(((size_t)nlist + 1) * sizeof *list));
   MOTH_GO(arguments(n, b, grads, list));
   MOTH_GO(moth_aot_compile(L, a, env, "backward", parts.backward, list, nlist, NULL));
   for (uint32_t k = 0; k < nnumbers; k++)
@@ -500,7 +500,8 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
   for (uint32_t k = 0; k < a->joint->nedges; k++)
     nout += b->gradient[k] >= 0;
   MothTensor **list = calloc((size_t)nlist + nout + 1, sizeof *list), **made = list + nlist;
-  MothStatus status = list ? arguments(n, b, grads, list) : no_memory();
+  MothStatus status = list ? arguments(n, b, grads, list)
+                           : moth_no_memory(((size_t)nlist + nout + 1) * sizeof *list);
   const MothValue *numbers = ((Context *)n->ctx)->numbers;
   if (status == MOTH_OK && moth_grad_enabled()) { /* linear: its gradient is that of its calls */
     status = moth_graph_run(b->graph, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
@@ -564,7 +565,7 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
   char *key = key_of(wanted, a->joint->nedges, grads, n->nresults);
   if (!key) {
     free(wanted);
-    return no_memory();
+    return moth_no_memory(0);
   }
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
@@ -637,7 +638,11 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   Context *c = calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1) +
                              sizeof(bool) * ((size_t)a->parts.nsaved + a->parts.nusers));
   MothNode *n = NULL;
-  MothStatus status = list && c ? MOTH_OK : no_memory();
+  MothStatus status =
+      list && c ? MOTH_OK
+                : moth_no_memory(((size_t)ninputs + nresults + 1) * sizeof *list + sizeof *c +
+                                 sizeof(MothValue) * (nnumbers + 1) +
+                                 sizeof(bool) * ((size_t)a->parts.nsaved + a->parts.nusers));
   MOTH_GO(status);
   for (uint32_t k = 0; k < a->joint->nedges; k++)
     list[k] = r->inputs[a->joint->edges[k]];
@@ -656,7 +661,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   lua_pushvalue(L, -1);
   c->aot = a;
   c->handle = moth_lua_ref_new(L);
-  MOTH_GO(c->handle ? MOTH_OK : no_memory());
+  MOTH_GO(c->handle ? MOTH_OK : moth_no_memory(0));
   uint32_t nsaved = c->replayable ? a->nkept : a->parts.nsaved;
   MOTH_GO(moth_function_record("CompiledFunctionBackward", backward, drop, c, list, (int)ninputs,
                                results, (int)nresults, (int)nsaved, &n));

@@ -423,7 +423,7 @@ static int b_record(lua_State *L) {
   MothTensor **saved = saves ? tensor_array(L, 6, &nsaved, true, "Function: saved tensor") : NULL;
   LuaFunction *f = moth_alloc(sizeof *f);
   if (!f)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *f));
   if (len >= sizeof f->name)
     len = sizeof f->name - 1;
   memcpy(f->name, name, len);
@@ -432,7 +432,7 @@ static int b_record(lua_State *L) {
   f->fn = moth_lua_ref_new(L);
   if (!f->fn) {
     moth_free(f, sizeof *f);
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   }
   MothNode *node;
   lua_State *outer = moth_lua_current; /* watchers and hooks of what it saves may run Lua */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "lua/message.h"
 
 static char key_channel, key_box;
@@ -120,7 +121,7 @@ static int b_channel(lua_State *L) {
   MothHandle *h = moth_lua_new_handle(L, MOTH_MAGIC_CHANNEL, &key_channel);
   MothChannel *c = calloc(1, sizeof *c);
   if (!c)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *c));
   c->refs = 1;
   c->last = &c->first;
   moth_make_lock(&c->lock, &c->changed);
@@ -135,7 +136,7 @@ MothMessage *moth_lua_message_of(lua_State *L, int first, const char **what, cha
     moth_lua_leave_notes(L);
   MothMessage *m = moth_message_pack(L, first, lua_gettop(L) - first + 1, what, path);
   if (!m && !*what)
-    moth_lua_error(L, "out of memory");
+    moth_lua_raise(L, moth_no_memory(0));
   return m;
 }
 

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/thread.h"
 #include "device/stream.h"
 #include "lua/moth_lua.h"
@@ -140,7 +141,7 @@ static int b_open_modes(lua_State *L) {
     spare = NULL;
   }
   if (!base)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   Record *r = own(L);
   if (r) {
     r->depth++;

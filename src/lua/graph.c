@@ -88,7 +88,7 @@ static int c_graph_noted(lua_State *L) {
 static int c_graph_text(lua_State *L) {
   char *text = moth_graph_text(check_graph(L, 1));
   if (!text)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   lua_pushstring(L, text);
   free(text);
   return 1;

@@ -187,13 +187,13 @@ static int b_scope_begin(lua_State *L) {
   moth_lua_sync(L);
   MothLuaScope *s = moth_alloc(sizeof *s);
   if (!s)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *s));
   lua_newtable(L);
   lua_pushvalue(L, -1);
   *s = (MothLuaScope){moth_lua_ref_new(L), innermost, 1};
   if (!s->list) {
     moth_free(s, sizeof *s);
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   }
   innermost = s;
   return 1;

@@ -98,7 +98,7 @@ static int b_register_hook(lua_State *L) {
   lua_pushvalue(L, 2);
   MothLuaRef *fn = moth_lua_ref_new(L);
   if (!fn)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   MothHook hook = {.kind = after ? MOTH_HOOK_AFTER : MOTH_HOOK_GRAD,
                    .run = after ? run_after : run_hook,
                    .release = release_ref,
@@ -232,7 +232,7 @@ static int b_register_node_hook(lua_State *L) {
   lua_pushvalue(L, 2);
   MothLuaRef *fn = moth_lua_ref_new(L);
   if (!fn)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   MothHook hook = {.kind = lua_toboolean(L, 3) ? MOTH_HOOK_PRE : MOTH_HOOK_POST,
                    .run_node = run_node_hook,
                    .release = release_ref,
@@ -264,7 +264,7 @@ void moth_lua_push_metadata(lua_State *L, MothNode *n) {
   MothHook note = {.kind = MOTH_HOOK_NOTE, .release = release_note, .ctx = ref};
   if (!ref || moth_node_add_hook(n, note, NULL) != MOTH_OK) {
     moth_lua_ref_release(ref);
-    moth_lua_error(L, "out of memory");
+    moth_lua_raise(L, moth_no_memory(0));
   }
 }
 
@@ -365,7 +365,7 @@ static int b_watch_nodes(lua_State *L) {
   moth_lua_sync(L);
   LuaWatcher *w = moth_alloc(sizeof *w);
   if (!w)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *w));
   *w = (LuaWatcher){.w = {.frame = {.refs = 2, .drop = drop_watcher},
                           .made = watch_made,
                           .begin = watch_begin,
@@ -399,7 +399,7 @@ static MothStatus pack(void *ctx, MothTensor *t, void **packed) {
   retain_push(L, t);
   MOTH_TRY(moth_lua_call(L, 1, 1));
   *packed = moth_lua_ref_new(L);
-  return *packed ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  return *packed ? MOTH_OK : moth_no_memory(0);
 }
 
 static MothStatus unpack(void *ctx, void *packed, MothTensor **out) {
@@ -443,7 +443,7 @@ static int b_open_saved_hooks(lua_State *L) {
   moth_lua_sync(L);
   LuaSaved *s = moth_alloc(sizeof *s);
   if (!s)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *s));
   lua_settop(L, 2);
   *s = (LuaSaved){.h = {.frame = {.refs = 2, .drop = drop_saved},
                         .hooks = {pack, unpack, drop_packed, NULL, s}}};
@@ -460,7 +460,7 @@ static int b_disable_saved_hooks(lua_State *L) {
   char *copy = s ? moth_alloc(strlen(message) + 1) : NULL;
   if (!copy) {
     moth_free(s, sizeof *s);
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   }
   strcpy(copy, message);
   *s = (LuaSaved){.h = {.frame = {.refs = 2, .drop = drop_saved}, .disabled = copy}};
@@ -520,8 +520,7 @@ static int b_queue_callback(lua_State *L) {
   moth_lua_type(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
   MothLuaRef *fn = moth_lua_ref_new(L);
-  MothStatus s = fn ? moth_queue_callback(run_callback, release_ref, fn)
-                    : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus s = fn ? moth_queue_callback(run_callback, release_ref, fn) : moth_no_memory(0);
   if (s) {
     moth_lua_ref_release(fn);
     return moth_lua_raise(L, s);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "dispatch/define.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
@@ -309,13 +310,13 @@ static int b_define_op(lua_State *L) {
   if (o->n == o->size) {
     MothOp **more = realloc(o->ops, sizeof *more * (size_t)(o->size + 64));
     if (!more)
-      return moth_lua_error(L, "out of memory");
+      return moth_lua_raise(L, moth_no_memory(sizeof *more * (size_t)(o->size + 64)));
     o->ops = more;
     o->size += 64;
   }
   MothOp *op = moth_lua_read_op(L);
   if (!op)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   MothOpDef def = {.saves = saves, .inplace = op->inplace, .ctx = &key_defs};
   pthread_mutex_lock(&lock);
   MothOp *there = (MothOp *)moth_op_find(op->name);

@@ -188,7 +188,7 @@ static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   lua_pushvalue(L, idx);
   MothLuaRef *ref = moth_lua_ref_new(L);
   if (!ref)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   i.ctx = ref;
   MothStatus s = moth_intercept_push(above, i);
   if (s) {
@@ -293,8 +293,7 @@ static int b_make_subclass(lua_State *L) {
   if (t->keys & MOTH_KEY_BATCH)
     return moth_lua_error(L, "a tensor inside vmap cannot be made one of a subclass");
   Class *c = moth_alloc(sizeof *c);
-  MothStatus s =
-      c ? moth_tensor_alias(t, false, &out) : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus s = c ? moth_tensor_alias(t, false, &out) : moth_no_memory(sizeof *c);
   if (s) {
     moth_free(c, sizeof *c);
     return moth_lua_raise(L, s);
@@ -346,7 +345,7 @@ static int b_push_count(lua_State *L) {
   size_t size = sizeof(Counts) + sizeof(int64_t) * (size_t)n;
   Counts *c = moth_alloc(size);
   if (!c)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(size));
   memset(c, 0, size);
   c->refs = 1;
   c->n = n;
@@ -625,7 +624,7 @@ static int b_register_backend(lua_State *L) {
   size_t bytes = strlen(name) + 1;
   Backend *b = calloc(1, sizeof *b + bytes);
   if (!b)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *b + bytes));
   memcpy(b->name, name, bytes);
   b->ops.memory = moth_cpu_memory;
   b->ops.memory.name = b->name;

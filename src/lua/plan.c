@@ -265,7 +265,7 @@ static int c_plan_facts(lua_State *L) {
 static int plan_text(lua_State *L) {
   char *text = moth_plan_text(check_plan(L, 1));
   if (!text)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   lua_pushstring(L, text);
   free(text);
   return 1;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/alloc.h"
 #include "lua/moth_lua.h"
 
 #define MAGIC_REDUCER 0x6d6f746852656475ull
@@ -56,7 +57,7 @@ static int b_new(lua_State *L) {
   Held *held = calloc(1, sizeof *held);
   MothStatus s = held
                      ? moth_reducer_new(g, n, params, names, bucket_of, nbuckets, options, &held->r)
-                     : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+                     : moth_no_memory(sizeof *held);
   moth_group_release(g);
   if (s != MOTH_OK)
     free(held);
@@ -134,7 +135,7 @@ b_set_hook(lua_State *L) { /* (reducer, start, finish): functions of a bucket's 
   h->finish = moth_lua_ref_new(L);
   h->start = moth_lua_ref_new(L);
   if (!h->start || !h->finish)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   moth_reducer_set_hook(h->r, (MothReducerHook){start_hook, finish_hook, h});
   return 0;
 }

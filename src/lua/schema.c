@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "dispatch/define.h"
 #include "dispatch/registry.h"
 #include "lua/moth_lua.h"
@@ -246,7 +247,7 @@ static MothStatus read_schema(const MothOpDef *def, MothOp **out) {
     s = moth_fail(s, "%s",
                   lua_isstring(L, -1) ? lua_tostring(L, -1) : "moth.library cannot be loaded");
   else if (!(*out = moth_lua_read_op(L)))
-    s = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    s = moth_no_memory(0);
   lua_settop(L, top);
   return s;
 }

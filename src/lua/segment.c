@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "graph/plan.h"
 #include "lua/moth_lua.h"
 
@@ -68,7 +69,7 @@ static bool shares_with_output(const MothSegment *s, uint32_t i, const uint32_t 
 static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
   uint32_t *list = malloc(sizeof *list * ((size_t)s->nvalues + 1)), n = 0;
   if (!list)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *list * ((size_t)s->nvalues + 1));
   MothStatus status = moth_shadow_prepare(s);
   if (status == MOTH_OK && !moth_end_classify(s, end))
     status = MOTH_ERR_MEMORY;
@@ -132,7 +133,7 @@ static MothStatus too_many(void) {
 static MothStatus graph_of(const MothSegment *s, const MothTraceEnd *end, MothGraph **g) {
   MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
   if (!outputs)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
   for (uint32_t i = 0; i < end->noutputs; i++)
     outputs[i] = s->values[end->outputs[i]];
   MothStatus status = moth_graph_of_segment(s, outputs, end->noutputs, NULL, -1, g);
@@ -209,7 +210,7 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
         moth_trace_counters()->recompiles++;
       }
     } else {
-      status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+      status = moth_no_memory(0);
     }
   }
   moth_graph_release(g);
@@ -265,7 +266,7 @@ static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
   if (ninputs > FEW || end->noutputs > FEW)
     all = malloc(sizeof *all * ((size_t)ninputs + end->noutputs));
   if (!all)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(sizeof *all * ((size_t)ninputs + end->noutputs));
   for (uint32_t k = 0; k < s->nrecords; k++) {
     const MothRecord *r = s->records[k];
     for (uint32_t i = r->first; i < r->first + r->nnew; i++)
@@ -278,7 +279,7 @@ static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
   if (nnumbers > FEW && !(numbers = malloc(sizeof *numbers * nnumbers))) {
     if (all != some)
       free(all);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return moth_no_memory(0);
   }
   if (nnumbers)
     moth_segment_numbers(s, end->code->dynamic, numbers);
@@ -323,7 +324,7 @@ static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end
                        got, end->noutputs);
   MothTensor **made = malloc(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
   if (status == MOTH_OK && !made)
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    status = moth_no_memory(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
   for (uint32_t i = 0; i < end->noutputs && status == MOTH_OK; i++) {
     if (list)
       lua_rawgeti(L, top + 1, (int)i + 1);

@@ -492,12 +492,12 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
   if (!lua_isnoneornil(L, 4)) {
     o = moth_alloc(sizeof *o);
     if (!o)
-      return moth_lua_error(L, "out of memory");
+      return moth_lua_raise(L, moth_no_memory(sizeof *o));
     lua_pushvalue(L, 4);
     o->value = moth_lua_ref_new(L);
     if (!o->value) {
       moth_free(o, sizeof *o);
-      return moth_lua_error(L, "out of memory");
+      return moth_lua_raise(L, moth_no_memory(0));
     }
   }
   MothTensor *t;

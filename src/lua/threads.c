@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "lua/message.h"
 
 #include <lualib.h>
@@ -321,7 +322,7 @@ static int b_start(lua_State *L) {
   lua_insert(L, 1);
   Thread *t = calloc(1, sizeof *t);
   if (!t)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(sizeof *t));
   h->u.other = t;
   t->refs = 1;
   t->ended = t->joined = true; /* until it runs */
@@ -333,7 +334,7 @@ static int b_start(lua_State *L) {
   t->path = field_of_package(L, "path");
   t->cpath = field_of_package(L, "cpath");
   if (!t->module || !t->path || !t->cpath)
-    return moth_lua_error(L, "out of memory");
+    return moth_lua_raise(L, moth_no_memory(0));
   t->arguments = moth_lua_message_of(L, 5, &what, path);
   if (!t->arguments) {
     lua_pushnil(L);
