@@ -340,4 +340,44 @@ describe("moth.onnx.export", function()
       return (moth.nn.functional.interpolate(x:view(1, 1, 2, -1), { size = { 2, 5 }, mode = "bicubic" }))
     end, { moth.randn(2, 5) }, { moth.randn(2, 8) })
   end)
+
+  it("attention of a mask's row that allows nothing is 0", function()
+    local q = moth.arange(12):float():view(1, 1, 3, 4) / 10
+    local mask = moth.tensor { { 1, 0, 1 }, { 0, 0, 0 }, { 1, 1, 1 } }:bool()
+    local added = moth.zeros(3, 3)
+    added[2] = -math.huge
+    for _, given in ipairs { mask, added } do
+      for _, opset in ipairs { 17, 23 } do
+        local function f(x, m) return nn.functional.scaled_dot_product_attention(x, x, x, { attn_mask = m }) end
+        moth.onnx.export(f, { q, given }, path, { opset_version = opset })
+        local got = moth.onnx.InferenceSession(path):run(nil, { x = q, m = given })[1]
+        assert.same({ 0, 0, 0, 0 }, got[1][1][2]:totable())
+        assert.is_true(moth.allclose(f(q, given), got, { atol = 1e-6 }))
+      end
+    end
+  end)
+
+  it("interpolation to one element, by fractions, and of open heights", function()
+    local x = { moth.randn(1, 2, 7, 4), moth.randn(1, 2, 8, 4), moth.randn(1, 2, 13, 4) }
+    local function check(o, options)
+      local function f(v) return nn.functional.interpolate(v, o) end
+      options.input_names = { "v" }
+      moth.onnx.export(f, { x[1] }, path, options)
+      local session = moth.onnx.InferenceSession(path, { record = false })
+      for i = 1, options.dynamic_axes and #x or 1 do
+        local want, got = f(x[i]), session:run(nil, { v = x[i] })[1]
+        assert.same(want:size(), got:size())
+        assert.is_true(moth.allclose(want, got, { atol = 1e-5 }), o.mode .. " " .. i)
+      end
+    end
+    for _, o in ipairs { { "bilinear", size = { 1, 1 } }, { "nearest", scale_factor = 0.5 },
+      { "nearest-exact", size = { 5, 9 } }, { "bilinear", scale_factor = 0.3 }, { "bicubic", scale_factor = 1.5 },
+      { "bilinear", scale_factor = 0.5, recompute_scale_factor = true },
+      { "bilinear", scale_factor = 1.5, align_corners = true } } do
+      o.mode = table.remove(o, 1)
+      check(o, { dynamic_axes = { v = { [3] = "h" } } })
+    end
+    check({ mode = "bilinear", size = { 1, 3 } }, {})
+    check({ mode = "nearest", scale_factor = 0.3 }, {})
+  end)
 end)

@@ -324,4 +324,31 @@ describe("moth.onnx", function()
     fails("pattern '%(a': end pattern with unmatched parenthesis", matches, { "a" }, "(a")
     fails("onnx.RegexFullMatch.*retry%-limit", matches, { ("a"):rep(40) .. "!" }, "(a|a)*")
   end)
+
+  it("a loop without steps collects none of what a step gives #quick", function()
+    local body = files.graph({ { "Identity", { "going" }, { "again" } }, { "Add", { "s", "s" }, { "twice" } },
+      { "Cast", { "twice" }, { "one" }, { { "to", messages.code "int64" } } } },
+      { { "i", "int64", {} }, { "going", "bool", {} }, { "s", "float32", { 2, 3 } } },
+      { { "again", "bool", {} }, { "twice", "float32", { 2, 3 } }, { "one", "int64", { 2, 3 } } })
+    local session = moth.onnx.InferenceSession(write(17, { { "Loop", { "n", "", "x" }, { "y", "z" },
+      { { "body", body } } } }, { { "n", "int64", {} }, { "x", "float32", { 2, 3 } } },
+      { { "y", "float32", { 2, 3 } }, { "z", "int64", { "?", 2, 3 } } }))
+    for _, n in ipairs { 0, 2, 0 } do
+      local y, z = unpack(session:run(nil, { n = int64(n), x = moth.ones(2, 3) }))
+      assert.same({ { 2, 3 }, { n, 2, 3 }, moth.int64 }, { y:size(), z:size(), z:dtype() })
+    end
+  end)
+
+  it("ReverseSequence says which axis or length is wrong #quick", function()
+    local function run(lengths, time)
+      local session = moth.onnx.InferenceSession(write(17, { { "ReverseSequence", { "x", "n" }, { "y" },
+        { { "time_axis", time or 0 }, { "batch_axis", 1 } } } },
+        { { "x", "float32", { 2, 3 } }, { "n", "int64", { "k" } } }, { { "y", "float32", { 2, 3 } } }))
+      return session:run(nil, { x = moth.arange(6):float():view(2, 3), n = int64(lengths) })[1]
+    end
+    assert.same({ { 3, 1, 5 }, { 0, 4, 2 } }, run({ 2, 1, 2 }):totable())
+    fails("sequence_lens: sequence 0 has the length 9: expected 0 to 2", run, { 9, 1, 2 })
+    fails("a length for each of the 3 sequences, got %[2%]", run, { 1, 2 })
+    fails("time_axis and batch_axis are 0 and 1, one each.*got 1 and 1", run, { 1, 2, 1 }, 1)
+  end)
 end)

@@ -130,7 +130,7 @@ return {
   upsample_nearest = [[Resize(self, nil, nil, shape(out.shape), { mode = "nearest", nearest_mode = "floor",
     coordinate_transformation_mode = "asymmetric" })]],
   upsample_linear = [[Resize(self, nil, nil, shape(out.shape), { mode = "linear",
-    coordinate_transformation_mode = align_corners and "align_corners" or "pytorch_half_pixel" })]],
+    coordinate_transformation_mode = align_corners and "align_corners" or "half_pixel" })]],
   -- norms
   batch_norm = [[composed(training and not running_mean) or training and refuse "training mode: call :eval() before the export" or
     BatchNormalization(self, weight or fill(1, channels(self)), bias or fill(0, channels(self)), running_mean, running_var,

@@ -414,7 +414,27 @@ local bits = ffi.typeof("union { double d; int64_t i; }")
 
 local function double_text(d) return (tostring(bits({ d = d }).i):gsub("LL$", "")) end
 
+-- An expression as one of the forms that edge files have, to a unit in the last place; else as it is.
+local function in_terms(f)
+  local function with(g, of, scale)
+    if type(g) ~= "table" or g.op or g.of or g.scale then return f end
+    return { terms = g.terms, add = g.add, div = g.div, of = of, scale = scale ~= 1 and scale or nil }
+  end
+  local a, b = f.a, f.b
+  if f.op == "sqrt" or f.op == "pow" and b == 0.5 then return with(a, "sqrt") end
+  if f.op == "pow" and (b == -0.5 or b == -1) then return with(a, b == -1 and "reciprocal" or "rsqrt") end
+  if f.op == "mul" and type(a) == "number" then return with(b, nil, a) end
+  if f.op == "mul" and type(b) == "number" then return with(a, nil, b) end
+  if f.op == "div" and type(b) == "number" then return with(a, nil, 1 / b) end
+  if f.op == "div" and type(a) == "number" then
+    local root = b.op == "sqrt" or b.op == "pow" and b.b == 0.5
+    return with(root and b.a or b, root and "rsqrt" or "reciprocal", a)
+  end
+  return f
+end
+
 local function formula_text(f, index)
+  if f.op then f = in_terms(f) end
   if f.op then
     check.fail("[edge.export] a number of the program is %s, for which edge files have no form\nHINT: give these "
       .. "dimensions ranges in which it is a sum or a quotient, or a fixed size", sizes.text(f))

@@ -111,12 +111,18 @@ end
 --- The formula of values at points, or nil; expressions: those of the program, in their order.
 function M.solve(points, values, names, ranges, expressions)
   local f = fit(points, values, names, ranges)
-  if f ~= nil then return f end
-  for _, e in ipairs(expressions or {}) do
+  local exact = f ~= nil
+  for i, point in ipairs(exact and points or {}) do exact = exact and sizes.evaluate(f, point) == values[i] end
+  if exact then return f end
+  for _, e in ipairs(expressions or {}) do -- to the bit, where the formula that fits is not: n / 5, not 0.2 * n
     local same = true
-    for i, point in ipairs(points) do same = same and near(sizes.evaluate(e, point), values[i]) end
+    for i, point in ipairs(points) do
+      local v = sizes.evaluate(e, point)
+      same = same and (v == values[i] or f == nil and near(v, values[i]))
+    end
     if same then return e end
   end
+  if f ~= nil then return f end
   for _, e in ipairs(expressions or {}) do
     f = of_expression(points, values, e)
     if f then return f end

@@ -877,7 +877,7 @@ end
 
 -- Guards that hold at all sizes are left out; where the small sizes are those that a guard leaves out, the range begins
 -- behind them.
-local function settled(given)
+local function settled(given, least_of)
   for _, name in ipairs(tree.keys(given.dims)) do
     local range, example = given.dims[name], given.example[name]
     local every = range.multiple_of or 1
@@ -887,7 +887,7 @@ local function settled(given)
       for other, size in each(given.example) do point[other] = size end
       point[name] = n
       if not follow.holds(given.guards, point) then
-        if range.min == 0 then range.min = n + every end
+        if least_of[name] == 0 then range.min = n + every end
         break
       end
     end
@@ -912,7 +912,8 @@ function M.of(fn, given, state, names, any_one)
     if text ~= point_text(given.example) then known[text] = program end
     return program
   end
-  local lost
+  local lost, least_of = nil, {}
+  for name, range in each(given.dims) do least_of[name] = range.min end
   if next(given.dims) and not any_one then
     local ok, example = pcall(record, given.example)
     if ok then
@@ -936,7 +937,7 @@ function M.of(fn, given, state, names, any_one)
   if not any_one then
     check_small(given, record, program, state)
     check_corners(given, record, program, state)
-    if given.guards then program.guards = settled(given) end
+    if given.guards then program.guards = settled(given, least_of) end
   end
   program.dims, program.example = given.dims, given.example
   -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.

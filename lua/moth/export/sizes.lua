@@ -139,7 +139,7 @@ function M.text(f)
       factors[i - 1] = factor
     end
     local names = table.concat(factors, "*")
-    parts[#parts + 1] = term[1] == 1 and names or ("%d*%s"):format(term[1], names)
+    parts[#parts + 1] = term[1] == 1 and names or ("%.14g*%s"):format(term[1], names)
   end
   if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = ("%d"):format(f.add or 0) end
   local text = table.concat(parts, " + "):gsub("%+ %-", "- ")
@@ -154,7 +154,7 @@ local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 3, 20
 -- ---- arithmetic of formulas ----------------------------------------------------------------------
 
 local function plain(f)
-  if type(f) == "number" then return { terms = {}, add = f } end
+  if type(f) == "number" then return f % 1 == 0 and { terms = {}, add = f } or nil end
   if f.div and not (f.of or f.scale) then return { terms = { { 1, f } }, add = 0 } end
   return not (f.op or f.of or f.scale) and f or nil
 end

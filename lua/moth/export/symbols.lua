@@ -135,6 +135,12 @@ local function answer(n)
   return f and type(f) == "table" and symbol(f, n) or n
 end
 
+--- Whether a program with open dimensions is recorded.
+function M.open() return active ~= nil end
+
+--- The size of a dimension, for code of moth's own that computes with it as the user's would.
+function M.size(x, d) return active and answer(B.size(x, d)) or B.size(x, d) end
+
 -- Whether the function that has called this one's caller is the user's.
 local function asked(level)
   local info = debug.getinfo(level or 3, "S")

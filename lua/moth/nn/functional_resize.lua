@@ -33,11 +33,7 @@ local function taps(mode, n, size, scale, align_corners, antialias)
   end
   local kind = mode == "bicubic" and "cubic" or "linear"
   local reach = kind == "cubic" and 2 or 1
-  if align_corners and not antialias then
-    scale = size > 1 and (n - 1) / (size - 1) or 0
-  elseif align_corners then
-    scale = size > 1 and (n - 1) / (size - 1) or 0
-  end
+  if align_corners then scale = (n - 1) / math.max(size - 1, 1) end
   local at = align_corners and not antialias and i * scale or (i + 0.5) * scale - 0.5
   if antialias then -- the filter is as wide as the elements of the result
     local wide = math.max(scale, 1)
@@ -75,14 +71,21 @@ local function resample(x, d, places, weights)
   return total
 end
 
+-- A size, of which a record for other sizes knows how it follows from theirs.
+local function size_of(x, d)
+  local symbols = package.loaded["moth.export.symbols"]
+  if symbols then return (symbols.size(x, d)) end
+  return (B.size(x, d))
+end
+
 local function resized(x, size, scales, mode, align_corners, antialias)
   local kind = B.tensor_dtype(x)
   local half = kind.itemsize < 4 and kind.is_floating_point
   local y = half and x:float() or x
   for i = 1, #size do
     local d = i + 2
-    local n = B.size(x, d)
-    if n ~= size[i] or scales[i] ~= 1 or B.compile.recording() then -- a record is for other sizes, too
+    local n = size_of(x, d)
+    if B.compile.recording() or n ~= size[i] or scales[i] ~= 1 then -- a record is for other sizes, too
       y = resample(y, d, taps(mode, n, size[i], scales[i], align_corners, antialias))
     end
   end
@@ -109,9 +112,11 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners, recomput
   end
   if recompute and sizes then check.fail("%s recompute_scale_factor goes with scale_factor, not with size", where) end
   local size, scales, exact, given = {}, {}, true, sizes or scale_factor
+  local symbols = package.loaded["moth.export.symbols"]
+  local open = symbols and symbols.open()
   for i = 1, n do
     local v = type(given) == "table" and given[i] or type(given) ~= "table" and given or nil
-    local own = B.size(x, 2 + i)
+    local own = size_of(x, 2 + i)
     if scale_factor then
       size[i] = math.floor(own * check.number("F.interpolate", "scale_factor", v, 0))
     else
@@ -119,7 +124,7 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners, recomput
     end
     -- PyTorch's coordinates follow the factor that was given, not the ratio of the sizes.
     scales[i] = (sizes or recompute) and own / size[i] or 1 / v
-    exact = exact and (sizes ~= nil or recompute or scales[i] == own / size[i])
+    exact = exact and (sizes ~= nil or recompute or v % 1 == 0 or not open and scales[i] == own / size[i])
     if size[i] < 1 or own < 1 then
       check.fail("%s there is nothing to interpolate: from %d to %d elements in dimension %d", where, own, size[i],
         i + 2)

@@ -102,6 +102,19 @@ local function while_loop(c, most, condition, carried)
   return unpack(results, 3, n + 2)
 end
 
+-- What a loop without steps collects: none of what a step gives, which one step tells.
+local function no_steps(c, body, at, carried)
+  local ok, one = pcall(function()
+    return moth.no_grad(function()
+      return (select(at, c.run:graph(body, { int64(0), moth.tensor(true), unpack(carried) }, c.env, #carried + 2)))
+    end)
+  end)
+  if not ok then c:fail("it makes no step, and the size of what a step gives is not known: %s", tostring(one)) end
+  local shape = one:size()
+  table.insert(shape, 1, 0)
+  return moth.zeros(shape, { dtype = one:dtype(), device = one:device() })
+end
+
 local MOST = 100000 -- steps of a loop that is unrolled into a program
 
 rule("Loop", "body", function(c, most, condition, ...)
@@ -129,7 +142,7 @@ rule("Loop", "body", function(c, most, condition, ...)
   end
   local results = { unpack(carried, 1, n) }
   for i, list in ipairs(scans) do
-    results[n + i] = #list > 0 and moth.stack(list, 1) or moth.zeros { 0 }
+    results[n + i] = #list > 0 and moth.stack(list, 1) or no_steps(c, body, i + n + 1, carried)
   end
   return unpack(results, 1, n + #scans)
 end, CONTROL)

@@ -138,7 +138,21 @@ end, { numbers = 2, makes = true })
 
 rule("ReverseSequence", "batch_axis=1 time_axis=0", function(c, x, lengths)
   local time, batch = c.time_axis + 1, c.batch_axis + 1
+  if time == batch or math.max(time, batch) > 2 or math.min(time, batch) < 1 or x:dim() < 2 then
+    c:fail("time_axis and batch_axis are 0 and 1, one each, of 2 or more dimensions; got %d and %d, and %d dimensions",
+      c.time_axis, c.batch_axis, x:dim())
+  end
   local n, shape_t, shape_b = x:size(time), {}, {}
+  if lengths:dim() ~= 1 or lengths:size(1) ~= x:size(batch) then
+    c:fail("sequence_lens: expected a length for each of the %d sequences, got %s", x:size(batch),
+      tostring(lengths:size()))
+  end
+  local there = not c.run.recording or c:known(lengths)
+  for i, length in ipairs(there and lengths:totable() or {}) do
+    if length < 0 or length > n then
+      c:fail("sequence_lens: sequence %d has the length %d: expected 0 to %d", i - 1, length, n)
+    end
+  end
   for i = 1, x:dim() do
     shape_t[i], shape_b[i] = i == time and n or 1, i == batch and x:size(batch) or 1
   end

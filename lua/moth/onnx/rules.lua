@@ -409,7 +409,7 @@ function M.environment(writer, node, values)
 
   function env.attention(q, k, v, mask, causal, scale, shared)
     local width = q.shape[q.ndim]
-    if writer.opset >= 23 and q.ndim == 4 then
+    if writer.opset >= 23 and q.ndim == 4 and not mask then -- of rows of a mask that allow nothing runtimes make NaN
       return make("Attention", q, k, v, mask, { is_causal = causal and 1 or 0, scale = scale })
     end
     scale = scale or 1 / math.sqrt(width)
@@ -443,7 +443,13 @@ function M.environment(writer, node, values)
     elseif mask then
       scores = make("Add", scores, mask)
     end
-    return make("MatMul", make("Softmax", scores, { axis = -1 }), v)
+    local weights = make("Softmax", scores, { axis = -1 })
+    if mask then -- a row that allows nothing gives zeros
+      local most = make("ReduceMax", scores, { axes = { -1 }, keepdims = 1 })
+      local none = make("Equal", most, constant(-math.huge, q.dtype))
+      weights = make("Where", none, constant(0, q.dtype), weights)
+    end
+    return make("MatMul", weights, v)
   end
 
   -- ONNX's LSTM and GRU multiply the input by W; here that product is made, so W is the identity.

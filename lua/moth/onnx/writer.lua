@@ -127,6 +127,11 @@ function Writer:size(f)
   if f.op == "floor" and f.a.op == "div" then -- of sizes: they are not negative
     return self:node("Div", { self:size(f.a.a), self:size(f.a.b) }, 1, {}, "")[1]
   end
+  if f.op == "floor" or f.op == "ceil" then
+    local v = self:node(f.op == "floor" and "Floor" or "Ceil", { self:formula(f.a, "float64").name }, 1, {}, "")
+    v = self:node("Cast", v, 1, { to = messages.code "int64" }, "")
+    return self:node("Reshape", { v[1], self:constant({ 1 }, "int64").name }, 1, {}, "")[1]
+  end
   if f.op then
     if not calls[f.op] then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
     local inputs = { self:size(f.a) }
