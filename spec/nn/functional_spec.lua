@@ -5,6 +5,16 @@ local nn, F = moth.nn, moth.nn.functional
 local function close(a, b) assert.is_true(moth.allclose(a, b, 1e-5, 1e-6)) end
 
 describe("interpolate #quick", function()
+  it("of an empty batch makes no table of positions, however large the size", function()
+    for mode, shape in require "moth.each" { nearest = { 0, 2, 3 }, linear = { 0, 2, 3 }, bilinear = { 0, 2, 3, 3 } } do
+      local x = moth.zeros(shape):requires_grad_()
+      local size = #shape == 3 and { 2 ^ 40 } or { 2 ^ 40, 2 }
+      local y = F.interpolate(x, { size = size, mode = mode })
+      assert.equal(2 ^ 40, y:size(3))
+      y:sum():backward()
+      assert.equal(tostring(x:size()), tostring(x.grad:size()))
+    end
+  end)
   it("nearest, linear, with corners, by size or factor", function()
     local x = moth.tensor { { { 1, 3 } } }
     assert.same({ { { 1, 1, 3, 3 } } }, F.interpolate(x, { scale_factor = 2 }):totable())

@@ -140,6 +140,11 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners, recomput
   if smooth and not B.tensor_dtype(x).is_floating_point then
     check.fail("%s mode '%s' needs a float dtype, got %s", where, mode, B.format(x))
   end
+  if x:numel() == 0 then -- no axis of positions is made, however large
+    local shape = B.size(x)
+    for i = 1, n do shape[2 + i], x = size[i], x:narrow(2 + i, 1, 1) end
+    return x:expand(shape):clone()
+  end
   if mode == "area" then
     return ops[("adaptive_avg_pool%dd"):format(n <= 3 and n or check.fail("%s mode 'area' is for 3 to 5 dimensions, \z
       got %d", where, n + 2))](x, size)
