@@ -1,4 +1,4 @@
-/* GEMM through OpenBLAS's openmp build, opened by its full path at first use (without it: typed/product.h), and, for float32 products
+/* GEMM through OpenBLAS (blas_open.c; without it: typed/product.h), and, for float32 products
  * that are large enough, on AVX-512 through oneDNN's where it is installed (0.67 to 0.84 of the time;
  * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 turns it off.
  *
@@ -24,17 +24,9 @@
 #include "core/environment.h"
 #include "core/kept.h"
 #include "core/parallel.h"
+#include "kernels/cpu/blas_open.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/util.h"
-
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
-typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
-                      float, float *, int);
-typedef void (*Dgemm)(int, int, int, int, int, int, double, const double *, int, const double *,
-                      int, double, double *, int);
-
-typedef void (*Zgemm)(int, int, int, int, int, int, const void *, const void *, int, const void *,
-                      int, const void *, void *, int); /* and cblas_cgemm */
 
 /* dnnl_sgemm: row-major, 0 is success. */
 typedef int (*Onednn)(char, char, int64_t, int64_t, int64_t, float, const float *, int64_t,
@@ -44,47 +36,8 @@ typedef int (*Onednn)(char, char, int64_t, int64_t, int64_t, float, const float 
 typedef int (*OnednnHalf)(char, char, int64_t, int64_t, int64_t, float, const uint16_t *, int64_t,
                           const uint16_t *, int64_t, float, float *, int64_t);
 
-static Sgemm sgemm;
-static Dgemm dgemm;
-static Zgemm cgemm, zgemm;
 static Onednn onednn;
-static void *library;
 static OnednnHalf onednn_half;
-static const char *name = "none";
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void open_blas(void) {
-  static const char *const paths[] = {
-      NULL, /* $MOTH_BLAS */
-      "/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
-      "/usr/lib/aarch64-linux-gnu/openblas-openmp/libopenblas.so.0",
-      "libopenblas.so.0",
-  };
-  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-    const char *path = i ? paths[i] : moth_env_text("MOTH_BLAS");
-    if (!i && path && strcmp(path, "none") == 0)
-      return;
-    void *lib = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!lib)
-      continue;
-    int (*parallel)(void);
-    *(void **)&parallel = dlsym(lib, "openblas_get_parallel");
-    *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
-    *(void **)&dgemm = dlsym(lib, "cblas_dgemm");
-    *(void **)&cgemm = dlsym(lib, "cblas_cgemm");
-    *(void **)&zgemm = dlsym(lib, "cblas_zgemm");
-    /* 0: serial, 2: OpenMP. A pthread build beside OpenMP doubles the time of a step. */
-    if (sgemm && dgemm && parallel && parallel() != 1) {
-      name = path;
-      library = lib;
-      return;
-    }
-    sgemm = NULL;
-    dgemm = NULL;
-    cgemm = zgemm = NULL;
-    dlclose(lib);
-  }
-}
 
 static void open_onednn(void) {
   void *lib = moth_env_flag("MOTH_ONEDNN", true)
@@ -118,16 +71,6 @@ static bool suits_onednn(const MothGemm *g) {
     return false;
   pthread_once(&onednn_once, open_onednn);
   return onednn != NULL;
-}
-
-const char *moth_blas_name(void) {
-  pthread_once(&once, open_blas);
-  return name;
-}
-
-void *moth_blas_symbol(const char *symbol) {
-  pthread_once(&once, open_blas);
-  return library ? dlsym(library, symbol) : NULL;
 }
 
 /* For dtypes that BLAS lacks: one element of C at a time, summed in k's order. */
@@ -199,21 +142,23 @@ static void plain_complex(const MothGemm *g) {
 static void complex_block(const MothGemm *g, bool ta, bool tb, int lda, int ldb, int ldc) {
   MothComplex64 alpha = {(float)g->alpha, 0}, beta = {(float)g->beta, 0};
   MothComplex128 wide_alpha = {g->alpha, 0}, wide_beta = {g->beta, 0};
-  if (g->dtype == MOTH_COMPLEX64 ? !cgemm : !zgemm)
+  if (g->dtype == MOTH_COMPLEX64 ? !moth_blas()->cgemm : !moth_blas()->zgemm)
     plain_complex(g);
   else if (g->dtype == MOTH_COMPLEX64)
-    cgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
-          &alpha, g->a, lda, g->b, ldb, &beta, g->c, ldc);
+    moth_blas()->cgemm(MOTH_ROW_MAJOR, ta ? MOTH_TRANS : MOTH_NO_TRANS,
+                       tb ? MOTH_TRANS : MOTH_NO_TRANS, (int)g->m, (int)g->n, (int)g->k, &alpha,
+                       g->a, lda, g->b, ldb, &beta, g->c, ldc);
   else
-    zgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
-          &wide_alpha, g->a, lda, g->b, ldb, &wide_beta, g->c, ldc);
+    moth_blas()->zgemm(MOTH_ROW_MAJOR, ta ? MOTH_TRANS : MOTH_NO_TRANS,
+                       tb ? MOTH_TRANS : MOTH_NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+                       &wide_alpha, g->a, lda, g->b, ldb, &wide_beta, g->c, ldc);
 }
 
 /* --- without BLAS ------------------------------------------------------------------------------- */
 
 /* Whether BLAS has this product, of float32 or float64. */
 static bool has_blas(const MothGemm *g) {
-  return g->dtype == MOTH_FLOAT32 ? sgemm != NULL : dgemm != NULL;
+  return g->dtype == MOTH_FLOAT32 ? moth_blas()->sgemm != NULL : moth_blas()->dgemm != NULL;
 }
 
 /* An operand in a constant, packed; NULL: it is none. */
@@ -344,11 +289,14 @@ static void block(const MothGemm *g) {
                                 g->a, lda, g->b, ldb, (float)g->beta, g->c, ldc) == 0)
     return;
   if (g->dtype == MOTH_FLOAT32)
-    sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
-          (float)g->alpha, g->a, (int)lda, g->b, (int)ldb, (float)g->beta, g->c, (int)ldc);
+    moth_blas()->sgemm(MOTH_ROW_MAJOR, ta ? MOTH_TRANS : MOTH_NO_TRANS,
+                       tb ? MOTH_TRANS : MOTH_NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+                       (float)g->alpha, g->a, (int)lda, g->b, (int)ldb, (float)g->beta, g->c,
+                       (int)ldc);
   else
-    dgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
-          g->alpha, g->a, (int)lda, g->b, (int)ldb, g->beta, g->c, (int)ldc);
+    moth_blas()->dgemm(MOTH_ROW_MAJOR, ta ? MOTH_TRANS : MOTH_NO_TRANS,
+                       tb ? MOTH_TRANS : MOTH_NO_TRANS, (int)g->m, (int)g->n, (int)g->k, g->alpha,
+                       g->a, (int)lda, g->b, (int)ldb, g->beta, g->c, (int)ldc);
 }
 
 typedef struct Grid {
@@ -408,7 +356,8 @@ static bool multiplies_half(const MothGemm *g) {
 
 /* Few rows: kernels/cpu/typed/rows.h reads B at the speed of the memory, where BLAS packs it. By shape alone. */
 static bool suits_rows(const MothGemm *g) {
-  if (!sgemm && g->m <= 16 && g->a_col == 1 && g->k && moth_dtype_is_float((MothDType)g->dtype))
+  if (!moth_blas()->sgemm && g->m <= 16 && g->a_col == 1 && g->k &&
+      moth_dtype_is_float((MothDType)g->dtype))
     return true;
   if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
       !moth_dtype_is_float((MothDType)g->dtype))
@@ -466,7 +415,6 @@ static bool rows(const MothGemm *g, bool parallel) {
 void moth_gemm(const MothGemm *g, bool parallel) {
   if (!g->m || !g->n)
     return;
-  pthread_once(&once, open_blas);
   if (suits_rows(g) && rows(g, parallel))
     return;
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
@@ -478,7 +426,7 @@ void moth_gemm(const MothGemm *g, bool parallel) {
   }
   Grid grid = {g, 1, 1, g->m, g->n};
   /* Without BLAS the bits of an element do not depend on blocks. */
-  bool whole = !sgemm && moth_num_threads() == 1;
+  bool whole = !moth_blas()->sgemm && moth_num_threads() == 1;
   for (int64_t n = whole ? 1 : blocks_for(moth_gemm_flops(g)); n > 1; n /= 2) {
     if (grid.bm >= grid.bn && grid.bm >= 32)
       grid.bm = ((grid.bm + 1) / 2 + 15) & ~(int64_t)15;

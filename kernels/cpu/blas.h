@@ -28,6 +28,9 @@ typedef struct MothProduct {
 void moth_gemm(const MothGemm *g, bool parallel);
 /* The BLAS in use: its path, or "none". */
 MOTH_API const char *moth_blas_name(void);
+/* The processor that its kernels are for, and why that one, or why there is no library; or "". */
+MOTH_API const char *moth_blas_core(void);
+MOTH_API const char *moth_blas_note(void);
 /* A function of that library; NULL: there is none. */
 void *moth_blas_symbol(const char *symbol);
 #endif

@@ -55,9 +55,9 @@ MothStatus moth_lapack(MothDType dtype, const MothLapack **out) {
                  (moth_dtype_real(dtype) == MOTH_FLOAT32 ? 0 : 1)];
   if (missing)
     return moth_fail(MOTH_ERR_STATE,
-                     "needs LAPACK, whose %s was not found in the BLAS library (%s); install "
+                     "needs LAPACK, whose %s was not found in the BLAS library (%s%s%s); install "
                      "libopenblas0-openmp, or name a library with LAPACK in MOTH_BLAS",
-                     missing, moth_blas_name());
+                     missing, moth_blas_name(), *moth_blas_note() ? ": " : "", moth_blas_note());
   return MOTH_OK;
 }
 

@@ -4,20 +4,21 @@
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "kernels/cpu/level.h"
 #include "kernels/cpu/loop.h"
 #include "moth.h"
 
 int moth_isa;
 static const char *const names[MOTH_NISAS + 1] = {"generic", "avx2", "avx512", NULL};
 
-static bool has(int isa) {
+bool moth_cpu_has(int isa) {
   __builtin_cpu_init();
   switch (isa) {
   case MOTH_ISA_AVX2:
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("bmi2");
   case MOTH_ISA_AVX512:
-    return has(MOTH_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
+    return moth_cpu_has(MOTH_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
   default:
@@ -27,10 +28,10 @@ static bool has(int isa) {
 
 __attribute__((constructor)) static void level_init(void) {
   int best = MOTH_NISAS - 1;
-  while (!has(best))
+  while (!moth_cpu_has(best))
     best--;
   int want = moth_env_choice("MOTH_CPU", names);
-  if (want >= 0 && !has(want)) {
+  if (want >= 0 && !moth_cpu_has(want)) {
     moth_env_complain("MOTH_CPU", "a level that this CPU has", names[best]);
     want = -1;
   }
@@ -46,7 +47,7 @@ MothStatus moth_set_cpu_level(const char *level) {
   for (int i = 0; i < MOTH_NISAS; i++) {
     if (strcmp(level, names[i]) != 0)
       continue;
-    if (!has(i))
+    if (!moth_cpu_has(i))
       return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: this CPU has no %s", level);
     moth_isa = i;
     return MOTH_OK;

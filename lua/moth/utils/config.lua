@@ -9,7 +9,7 @@ local signature = require "moth.utils.signature"
 local system = require "moth.utils.system"
 local toolchain = require "moth.utils.toolchain"
 
-pcall(ffi.cdef, "const char *moth_blas_name(void);")
+pcall(ffi.cdef, "const char *moth_blas_name(void); const char *moth_blas_core(void); const char *moth_blas_note(void);")
 
 -- Libraries that are opened when first needed: name, the file, what for, Debian's package.
 local libraries = {
@@ -87,9 +87,12 @@ local function config()
   self.moth = { version = moth.version, path = package.searchpath("moth_lua", package.cpath) }
   self.lua = { version = jit.version .. (jit.status() and "" or ", the compiler is off") }
   self.cpu = { version = ("kernels for %s, %d threads"):format(moth.cpu_level(), moth.get_num_threads()) }
-  local blas = ffi.string(ffi.load("libmoth.so").moth_blas_name())
-  self.blas = blas == "none" and { why = "not found (Debian's package libopenblas0-openmp): products are slow" }
-    or { path = blas }
+  local lib = ffi.load("libmoth.so")
+  local path, core = ffi.string(lib.moth_blas_name()), ffi.string(lib.moth_blas_core())
+  local note = ffi.string(lib.moth_blas_note())
+  self.blas = path == "none"
+    and { why = (note ~= "" and note or "not found (Debian's package libopenblas0-openmp)") .. ": products are slow" }
+    or { path = path, version = core ~= "" and "kernels for " .. core .. (note ~= "" and "; " .. note or "") or nil }
   for _, l in ipairs(libraries) do self[l[1]] = library(l[2], l[3], l[4]) end
   self.cc = command(system.getenv("MOTH_CC") or "cc", "moth.compile works without, slower; no extensions in C")
   self.nvcc = command("nvcc", "no extensions in CUDA")

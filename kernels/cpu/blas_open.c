@@ -1,0 +1,207 @@
+/* Opens the BLAS library: OpenBLAS's openmp build by its full path, or what MOTH_BLAS names.
+ *
+ * OpenBLAS chooses its kernels by the processor's model, and one that is newer than the library may get those for SSE3
+ * (0.3.21 on Emerald Rapids: products of float64 took ten times, LAPACK twice the time). So its choice is compared with
+ * what the processor has, and the library is opened anew with a better one, unless OPENBLAS_CORETYPE is set; some
+ * products are checked first.
+ *
+ * Its first product takes some 420 MB of addresses; where fewer are allowed, it tries for ever. */
+#include "kernels/cpu/blas_open.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "core/environment.h"
+#include "core/log.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/loop.h"
+#include "moth.h"
+
+enum { NEEDS_MB = 512 };
+
+static MothBlas blas = {.path = "none", .core = "", .note = ""};
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Addresses that the process may still take, in MB. */
+static int64_t addresses_left(void) {
+  struct rlimit limit;
+  long pages = 0;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return INT64_MAX;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (f) {
+    if (fscanf(f, "%ld", &pages) != 1)
+      pages = 0;
+    fclose(f);
+  }
+  return (int64_t)(limit.rlim_cur >> 20) - (pages >> 8);
+}
+
+/* Opens one library; false: it is not there, or does not suit. */
+static bool open_one(const char *path) {
+  void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!lib)
+    return false;
+  MothBlas b = {.library = lib, .path = path, .core = "", .note = ""};
+  int (*parallel)(void);
+  const char *(*core)(void);
+  *(void **)&parallel = dlsym(lib, "openblas_get_parallel");
+  *(void **)&core = dlsym(lib, "openblas_get_corename");
+  *(void **)&b.sgemm = dlsym(lib, "cblas_sgemm");
+  *(void **)&b.dgemm = dlsym(lib, "cblas_dgemm");
+  *(void **)&b.cgemm = dlsym(lib, "cblas_cgemm");
+  *(void **)&b.zgemm = dlsym(lib, "cblas_zgemm");
+  /* 0: serial, 2: OpenMP. A pthread build beside OpenMP doubles the time of a step. */
+  if (!b.sgemm || !b.dgemm || !parallel || parallel() == 1) {
+    dlclose(lib);
+    return false;
+  }
+  if (core)
+    b.core = core();
+  blas = b;
+  return true;
+}
+
+/* ---- the core ---------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+/* The best kernels of OpenBLAS that this processor runs, or NULL: none better than those for SSE. */
+static const char *best_core(void) {
+  return moth_cpu_has(MOTH_ISA_AVX512) ? "SkylakeX"
+         : moth_cpu_has(MOTH_ISA_AVX2) ? "Haswell"
+                                       : NULL;
+}
+
+/* Whether kernels of this name use AVX2 at least. */
+static bool is_modern(const char *core) {
+  static const char *const old[] = {"Prescott", "Katmai",  "Coppermine", "Northwood",  "Banias",
+                                    "Core2",    "Core",    "Penryn",     "Dunnington", "Nehalem",
+                                    "Atom",     "Athlon",  "Opteron",    "Barcelona",  "Bobcat",
+                                    "Nano",     "Generic", "Unknown"};
+  for (size_t i = 0; i < sizeof old / sizeof *old; i++)
+    if (strncasecmp(core, old[i], strlen(old[i])) == 0)
+      return false;
+  return true;
+}
+
+/* C x = A (B x) of integers that float32 holds exactly, for products large enough to be cut in blocks. */
+enum { M = 150, K = 300, N = 170 };
+static bool product_is_right(bool is_double, bool a_transposed, bool b_transposed) {
+  static double a[M * K], b[K * N], c[M * N];
+  static float fa[M * K], fb[K * N], fc[M * N];
+  for (int i = 0; i < M * K; i++)
+    fa[i] = (float)(a[i] = (i * 7 + i / K) % 11 - 5);
+  for (int i = 0; i < K * N; i++)
+    fb[i] = (float)(b[i] = (i * 5 + i / N) % 13 - 6);
+  int ta = a_transposed ? MOTH_TRANS : MOTH_NO_TRANS,
+      tb = b_transposed ? MOTH_TRANS : MOTH_NO_TRANS;
+  int lda = a_transposed ? M : K, ldb = b_transposed ? K : N;
+  if (is_double)
+    blas.dgemm(MOTH_ROW_MAJOR, ta, tb, M, N, K, 1, a, lda, b, ldb, 0, c, N);
+  else
+    blas.sgemm(MOTH_ROW_MAJOR, ta, tb, M, N, K, 1, fa, lda, fb, ldb, 0, fc, N);
+  double bx[K];
+  for (int k = 0; k < K; k++) {
+    bx[k] = 0;
+    for (int j = 0; j < N; j++)
+      bx[k] += b[b_transposed ? j * K + k : k * N + j] * (j % 7 + 1);
+  }
+  for (int i = 0; i < M; i++) {
+    double want = 0, got = 0;
+    for (int k = 0; k < K; k++)
+      want += a[a_transposed ? k * M + i : i * K + k] * bx[k];
+    for (int j = 0; j < N; j++)
+      got += (is_double ? c[i * N + j] : (double)fc[i * N + j]) * (j % 7 + 1);
+    if (want != got)
+      return false;
+  }
+  return true;
+}
+
+static bool products_are_right(void) {
+  for (int i = 0; i < 8; i++)
+    if (!product_is_right(i & 4, i & 1, i & 2))
+      return false;
+  return true;
+}
+
+/* Opens the library anew with the kernels for `core`; false: they are wrong, or the host holds it. */
+static bool open_for(const char *path, const char *core) {
+  dlclose(blas.library);
+  setenv("OPENBLAS_CORETYPE", core, 1);
+  bool ok = open_one(path);
+  unsetenv("OPENBLAS_CORETYPE"); /* it is not for the processes that this one starts */
+  return ok && strcasecmp(blas.core, core) == 0 && products_are_right();
+}
+
+static void choose_core(void) {
+  static char note[120];
+  const char *best = best_core(), *path = blas.path;
+  if (!best || !*blas.core || is_modern(blas.core) || getenv("OPENBLAS_CORETYPE"))
+    return;
+  char own[32];
+  snprintf(own, sizeof own, "%s", blas.core);
+  if (open_for(path, best))
+    snprintf(note, sizeof note, "the library itself chose %s", own);
+  else if (open_for(path, own))
+    snprintf(note, sizeof note, "its kernels for %s are wrong here", best);
+  blas.note = note;
+}
+#else
+static void choose_core(void) {}
+#endif
+
+static void open_blas(void) {
+  static const char *const paths[] = {
+      NULL, /* $MOTH_BLAS */
+      "/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
+      "/usr/lib/aarch64-linux-gnu/openblas-openmp/libopenblas.so.0",
+      "libopenblas.so.0",
+  };
+  static char limited[160];
+  const char *asked = moth_env_text("MOTH_BLAS");
+  bool none = asked && strcmp(asked, "none") == 0;
+  int64_t left = addresses_left();
+  if (none) {
+    blas.note = "MOTH_BLAS=none";
+  } else if (left < NEEDS_MB) {
+    snprintf(limited, sizeof limited,
+             "the limit of addresses (ulimit -v) leaves %lld MB, and its first product takes %d",
+             (long long)left, NEEDS_MB);
+    blas.note = limited;
+  } else {
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && !blas.library; i++) {
+      const char *path = i ? paths[i] : asked;
+      if (path && open_one(path))
+        choose_core();
+    }
+  }
+  if (moth_log_on("blas"))
+    moth_log_write("blas", "%s %s %s", blas.path, blas.core, blas.note);
+}
+
+const MothBlas *moth_blas(void) {
+  pthread_once(&once, open_blas);
+  return &blas;
+}
+
+const char *moth_blas_name(void) {
+  return moth_blas()->path;
+}
+
+const char *moth_blas_core(void) {
+  return moth_blas()->core;
+}
+
+const char *moth_blas_note(void) {
+  return moth_blas()->note;
+}
+
+void *moth_blas_symbol(const char *symbol) {
+  return moth_blas()->library ? dlsym(moth_blas()->library, symbol) : NULL;
+}
