@@ -264,7 +264,7 @@ describe("example", function()
     local text = example("compile_slow", "--quick")
     local slow, mended = text:match "^(slow: .*)(mended: .*)$"
     assert.matches("slow: uncompiled [%d.]+ ms, compiled [%d.]+ ms; the calls that compiled took [%d.]+ ms\n"
-      .. "  graphs 9, breaks 1\n  break: item, at [^\n]*compile_slow.lua:18\n", slow)
+      .. "  graphs 9, breaks 1\n  break: item, at [^\n]*compile_slow.lua:19\n", slow)
     assert.matches("mended: uncompiled [%d.]+ ms, compiled [%d.]+ ms; .-\n  graphs 1, breaks 0\n"
       .. "the same values: true\n$", mended)
   end)
