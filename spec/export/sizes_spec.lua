@@ -166,8 +166,10 @@ describe("sizes of exported programs", function()
     local n = { dynamic_shapes = { { [1] = "n" } } }
     holds(function(x)
       local size = x:size(1)
+      assert(("%d"):format(size) .. tostring(x:size()) .. table.concat(x:size(), ","))
       assert(type(size) == "number" and tonumber(size) == size and size ~= nil and size == size)
       local y = moth.zeros(size, 1):fill_(2 * size + 1)
+      y = y + x:new_zeros(size, 1):tile(1, math.ceil(size / size))
       y[size] = size
       return y * (size ^ -0.5) + moth.full({ 1, size }, size / 2):t()
     end, { 2, 9, 5000 })

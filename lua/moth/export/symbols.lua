@@ -186,12 +186,20 @@ local function lowering(library, name)
   local original = library[name]
   lists[#lists + 1] = { library, name, function(...)
     local n, args = select("#", ...), { ... }
-    for i = 1, n do args[i] = hint(args[i]) end
+    for i = 1, n do
+      args[i] = hint(args[i])
+      if library == table and type(args[i]) == "table" then -- a list, of which sizes may be items
+        local list = {}
+        for k = 1, #args[i] do list[k] = hint(args[i][k]) end
+        args[i] = list
+      end
+    end
     return original(unpack(args, 1, n))
   end }
 end
 lowering(string, "format")
 lowering(string, "rep")
+lowering(table, "concat")
 lists[#lists + 1] = { _G, "type", function(...)
   if select("#", ...) > 0 and is_symbol((...)) and asked(3) then return "number" end
   return type(...)

@@ -54,7 +54,6 @@ end
 local int64, uint64 = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 -- An int64_t or uint64_t as a number, if it is one exactly.
 local function plain_number(v)
-  if M.lower then v = M.lower(v) end
   if ffi.istype(int64, v) and v <= 2LL ^ 53 and v >= -2LL ^ 53 or ffi.istype(uint64, v) and v <= 2ULL ^ 53 then
     return tonumber(v)
   end
@@ -263,6 +262,13 @@ local function put_names(s, out, given, t)
   end
 end
 
+-- Arguments with numbers for symbols (moth.export.symbols sets M.lower while there are such).
+local function lowered(...)
+  local n, args = select("#", ...), { ... }
+  for i = 1, n do args[i] = M.lower(args[i]) end
+  return unpack(args, 1, n)
+end
+
 -- The arguments of a call, in the order of the signature.
 local function read(s, ...)
   local n, params, out, given = select("#", ...), s.params, {}, {}
@@ -404,13 +410,17 @@ function M.wrap(text, fn, options)
     local fn = options and with_options(s, fn) or fn -- luacheck: ignore
     if s.rest then
       run = compile(s, fn, function(...)
+        if M.lower then
+          check_first(s, lowered(...))
+          return fn(lowered(...))
+        end
         check_first(s, ...)
         return fn(...)
       end)
       return
     end
     local function slow(...)
-      local out = read(s, ...)
+      local out = M.lower and read(s, lowered(...)) or read(s, ...)
       return done(fn(unpack(out, 1, #s.params)))
     end
     run = compile(s, fn, slow)
