@@ -57,6 +57,12 @@ describe("moth.cuda.compile", function()
     kernel:launch({ 4 }, { 256 }, 0, gy, gx, 0.5, 1000)
     assert.is_close(gy:cpu(), y + x * 0.5)
     kernel:launch(0, 256, 0, gy, gx, 0.5, 0) -- no blocks: nothing
+    local released = moth.randn(8):to(device)
+    released:untyped_storage():resize_(0)
+    kernel:launch(0, 256, 0, gy, released, 0.5, 0)
+    local ok, message = pcall(kernel.launch, kernel, 1, 32, 0, gy, released, 0.5, 8)
+    assert.is_false(ok)
+    assert.matches("axpy: argument 2 .*was released by resize_%(0%)", message)
     kernel:launch({ 1, 1, 1 }, { 32, 2, 1 }, 0, gy, gx, 1, 32) -- two threads of y for each x
     local blocks, share = kernel:occupancy(256)
     assert.is_true(blocks >= 1 and share > 0 and share <= 1)

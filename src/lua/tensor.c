@@ -379,13 +379,15 @@ static int b_bump_version(lua_State *L) {
   ++*moth_version_of(only_tensor(L));
   return 0;
 }
-/* Raises the error of a tensor whose memory was released; after it, data_ptr is right. For what reads memory without an
- * op. */
+/* What is wrong with a tensor whose memory was released; else nil, and data_ptr is right. For what reads memory without
+ * an op. */
 static int b_check_memory(lua_State *L) {
   MothTensor *t = only_tensor(L);
-  if (__builtin_expect(moth_released_storages != 0, 0))
-    return moth_lua_done(L, moth_tensor_check_memory(t));
-  return 0;
+  if (__builtin_expect(moth_released_storages != 0, 0) && moth_tensor_check_memory(t) != MOTH_OK)
+    lua_pushstring(L, moth_last_error());
+  else
+    lua_pushnil(L);
+  return 1;
 }
 /* A null pointer of a fake tensor would reach C functions through the FFI. */
 static int b_data_ptr(lua_State *L) {

@@ -165,8 +165,10 @@ function Kernel:launch(grid, block, shared, ...)
   end
   for i = 1, n do
     local v = (select(i, ...))
-    if gx * gy * gz > 0 and B.is_tensor(v) then B.check_memory(v) end
-    packed[i] = bytes(self, i, params and params[i] or { text = "?", type = "?" }, v, device)
+    local p = params and params[i] or { text = "?", type = "?" }
+    local why = gx * gy * gz > 0 and B.is_tensor(v) and B.check_memory(v)
+    if why then wrong(self, i, p, "%s", why) end
+    packed[i] = bytes(self, i, p, v, device)
   end
   C.launch(self.program, self.i, device, gx, gy, gz, bx, by, bz, shared or 0, unpack(packed, 1, n))
 end

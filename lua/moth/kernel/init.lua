@@ -368,7 +368,8 @@ end
 local function run(self, made, values, gx, gy, gz)
   if gx * gy * gz > 0 then
     for i, p in ipairs(made.prog.params) do
-      if p.pointer then B.check_memory(values[i]) end
+      local why = p.pointer and B.check_memory(values[i])
+      if why then wrong(self, "%s: %s", called(self, i), why) end
     end
     if made.any_order and (made.kind == "cuda" or made.kind == "cpu" and gx * gy * gz > 1) then
       deterministic.refuse("kernel " .. self.name, made.any_order .. " by programs that run in any order; let each "

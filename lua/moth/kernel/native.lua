@@ -25,7 +25,7 @@ local C = ffi.load("libmoth.so")
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
 --- Whether kernels check each access to memory, which MOTH_KERNEL_CHECK says.
-function M.checked() return (os.getenv "MOTH_KERNEL_CHECK" or "0") ~= "0" end
+function M.checked() return os.getenv "MOTH_KERNEL_CHECK" == "1" end
 
 --- The C text of a program, and the places of its accesses where these are checked (printer.fault).
 function M.source(prog)
