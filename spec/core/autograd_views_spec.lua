@@ -301,4 +301,23 @@ describe("autograd", function()
     both:sum():backward()
     assert.same({ 1, 1 }, b.grad:totable())
   end)
+
+  it("of floats as complex numbers, whose base is no list of pairs, survive writes to either #quick", function()
+    local a = moth.randn(49):requires_grad_(true)
+    local function numbers(b) return moth.view_as_complex(b:narrow(1, 1, 48):view(4, 6, 2)) end
+    local b = a * 1
+    local z = numbers(b)
+    b:mul_(2)
+    moth.view_as_real(z):square():sum():backward()
+    local want = a:detach() * 8
+    want[49] = 0
+    assert.is_true(moth.allclose(a.grad, want))
+    a.grad = nil
+    b = a * 1
+    numbers(b):mul_(3)
+    b:square():sum():backward()
+    want = a:detach() * 18
+    want[49] = a:detach()[49] * 2
+    assert.is_true(moth.allclose(a.grad, want))
+  end)
 end)
