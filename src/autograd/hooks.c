@@ -3,6 +3,8 @@
 
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "dispatch/steps.h"
+#include "ops/pointwise.h"
 
 static _Atomic int64_t next_hook = 1;
 
@@ -237,6 +239,17 @@ MothStatus moth_run_after_hooks(MothHook *hooks, MothTensor *leaf) {
 done:
   release_due(&due);
   return status;
+}
+
+MothStatus moth_leaf_receive(MothTensor *leaf, MothTensor **grad) {
+  if (leaf->grad && leaf->grad->hooks)
+    MOTH_TRY(moth_run_hooks(leaf->grad->hooks, 0, grad));
+  MothTensor *old = moth_tensor_grad(leaf);
+  if (old)
+    MOTH_TRY(moth_add_(moth_v_tensor(old), moth_v_tensor(*grad), moth_v_int(1)));
+  else
+    MOTH_TRY(moth_tensor_set_grad(leaf, *grad));
+  return leaf->grad && leaf->grad->hooks ? moth_run_after_hooks(leaf->grad->hooks, leaf) : MOTH_OK;
 }
 
 MothStatus moth_run_node_hooks(MothHook *hooks, MothHookKind kind, MothNode *n, MothTensor **inputs,

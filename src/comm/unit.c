@@ -22,12 +22,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/node.h"
 #include "comm/reducer.h"
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/tensor.h"
-#include "ops/pointwise.h"
+#include "dispatch/steps.h"
 
 /* Shared by the units of a group. */
 typedef struct Chain {
@@ -417,15 +416,7 @@ static MothStatus hand_out(MothUnit *u, const Part *p) {
         moth_tensor_new(shard->ndim, shard->shape, (MothDType)shard->dtype, shard->device, &own));
     MOTH_GO(copy(own, view));
   }
-  if (shard->grad && shard->grad->hooks)
-    MOTH_GO(moth_run_hooks(shard->grad->hooks, 0, &own));
-  MothTensor *grad = moth_tensor_grad(shard);
-  if (grad)
-    MOTH_GO(moth_add_(moth_v_tensor(grad), moth_v_tensor(own), moth_v_int(1)));
-  else
-    MOTH_GO(moth_tensor_set_grad(shard, own));
-  if (shard->grad && shard->grad->hooks)
-    MOTH_GO(moth_run_after_hooks(shard->grad->hooks, shard));
+  MOTH_GO(moth_leaf_receive(shard, &own));
 done:
   moth_tensor_release(view);
   moth_tensor_release(own);
