@@ -194,9 +194,24 @@ function Tokenizer:size() return self.size_of_vocab end
 function Tokenizer:id(token) return self.vocab[token] end
 function Tokenizer:token(id) return self.tokens[id] end
 
+--- The bytes of the longest token: a text of more than n times as many has more than n tokens.
+function Tokenizer:longest_token()
+  if not self.longest_bytes then
+    local most = 1
+    for _, token in each(self.tokens) do
+      local n = #token
+      if n > most and self.byte_level then n = select(2, token:gsub("[^\128-\191]", "")) end -- a character a byte
+      most = math.max(most, n)
+    end
+    self.longest_bytes = most
+  end
+  return self.longest_bytes
+end
+
 -- ---- encoding ----------------------------------------------------------------------------------------------
 
-local LONGEST, MOST = 512, 65536 -- bytes of a word that is remembered; words
+local LONGEST, MOST = 512, 2 ^ 24 -- bytes of a word that is remembered, and about those of all words and their ids
+local ENTRY = 64 -- bytes that a word takes beside its text, and a table of ids beside these
 
 -- The symbols of n bytes at p as ids in Merges.symbols: bytes, or characters. What has no id is left out.
 local function symbols(self, p, n)
@@ -255,7 +270,8 @@ local function encode_word(self, out, at, p, n)
     if #ids == 1 then ids = ids[1] end -- most words: no table of them
     if word then
       if self.cached >= MOST then self.cache, self.cached = {}, 0 end
-      self.cache[word], self.cached = ids, self.cached + 1
+      local more = type(ids) == "table" and ENTRY + 16 * #ids or 0
+      self.cache[word], self.cached = ids, self.cached + ENTRY + n + more
     end
   end
   if type(ids) == "number" then
@@ -267,14 +283,14 @@ local function encode_word(self, out, at, p, n)
 end
 
 -- The ids of the words of n bytes at p, by the k-th step and those behind it; behind `at` others in out. first: nothing
--- stands in front of them.
+-- stands in front of them. With more ids than self.enough the rest of the text is left out.
 local function encode_words(self, out, at, p, n, k, first)
-  if n == 0 then return at end
+  if n == 0 or at > self.enough then return at end
   local step = self.cuts[k]
   if not step then return encode_word(self, out, at, p, n) end
   if step[1] == "cut" then
     local next_word, last, i = words.of(step[2]), not self.cuts[k + 1], 0
-    while i < n do
+    while i < n and at <= self.enough do
       local j, drop = next_word(p, i, n)
       if drop then -- luacheck: ignore 542
       elseif last then
@@ -298,10 +314,13 @@ local function encode_words(self, out, at, p, n, k, first)
 end
 
 --- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
--- the file puts around each text, such as "<|begin_of_text|>".
-Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false)",
-function(self, text, add_special_tokens)
+-- the file puts around each text, such as "<|begin_of_text|>". enough: with more ids than that it looks no further,
+-- and the list is not whole: for those who would refuse so long a text.
+Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false, *, \z
+  count enough?)",
+function(self, text, add_special_tokens, enough)
   local out = {}
+  self.enough = enough or math.huge
   if add_special_tokens then
     for k, id in ipairs(self.first) do out[k] = id end
   end

@@ -29,8 +29,9 @@ function Engine:__init(options)
   self.scheduler = Scheduler(model, { max_tokens = options.max_tokens or 4096, max_seqs = options.max_seqs or 16,
     step_tokens = options.step_tokens, share_prefix = options.share_prefix })
   self.requests, self.out = {}, {}
-  self.signature = { platform = "moth_llm", steps = true,
-    max_tokens = math.min(model.max_length, self.scheduler.cache.total * self.scheduler.cache.block) }
+  self.most = math.min(model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
+  self.signature = { platform = "moth_llm", steps = true, max_tokens = self.most,
+    max_bytes = self.most * tokenizer:longest_token() }
 end
 
 --- One token, so that the first request does not pay for what is made once.
@@ -45,14 +46,34 @@ local function refuse(...) error("[llm] " .. (...):format(select(2, ...)), 0) en
 -- Without the place that raised it, and with the field as the client knows it.
 local function told(message) return (tostring(message):gsub("^[^%[\n]-:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
 
+-- A text that can't have few enough tokens is refused by its bytes: tokens take many times the memory.
+local function check_bytes(self, name, bytes)
+  local most = self.signature.max_bytes
+  if bytes > most then
+    refuse("%s has %d bytes: %d tokens are the most here, and no text of more than %d bytes has so few", name, bytes,
+      self.most, most)
+  end
+end
+
+-- Refuses a list of too many ids; cut: it is not whole.
+local function check_count(self, ids, cut)
+  if #ids < self.most then return end
+  refuse("a prompt of %s%d tokens: it must be shorter than %d, %s", cut and "at least " or "", #ids, self.most,
+    self.most == self.model.max_length and "the longest text of the model"
+    or "for which there is memory (max_tokens of moth.serve.llm)")
+end
+
 -- The ids of a prompt, a text or ids from 0.
 local function prompt_ids(self, prompt, name)
   if type(prompt) == "string" then
-    local ids = self.tokenizer:encode(prompt, true)
+    check_bytes(self, name, #prompt)
+    local ids = self.tokenizer:encode(prompt, true, { enough = self.most })
+    check_count(self, ids, true)
     if #ids == 0 then refuse("%s is empty", name) end
     return ids
   end
   local ids, V = {}, self.model.config.vocab_size
+  check_count(self, prompt)
   for i, id in ipairs(prompt) do
     if id >= V then refuse("%s[%d]: there is no token %d; the last one is %d", name, i - 1, id, V - 1) end
     ids[i] = id + 1
@@ -63,11 +84,16 @@ end
 -- A list of prompts' ids, and texts at which the answers end.
 local function prompts_of(self, r)
   if r.kind == "chat" then
+    local bytes = 0
+    for _, m in ipairs(r.messages) do bytes = bytes + #(m.role or "") + #m.content end
+    check_bytes(self, "messages", bytes)
     local ok, ids, stop = pcall(function()
       self.talk = self.talk or template.of(self.template, { tokenizer = self.tokenizer, where = "llm" })
-      return generate.chat_ids(self.tokenizer, self.talk, r.messages, r.chat_template_kwargs)
+      return generate.chat_ids(self.tokenizer, self.talk, r.messages, r.chat_template_kwargs,
+        self.most)
     end)
     if not ok then refuse("%s", told(ids)) end
+    check_count(self, ids, true)
     if #ids == 0 then refuse("the chat template makes no text of these messages") end
     return { ids }, stop
   end
@@ -98,14 +124,8 @@ function Engine:add(id, r)
   for _, s in ipairs(r.stop or {}) do stop[#stop + 1] = s end
   local n = r.n or 1
   local all = { parts = {}, left = #prompts * n, prompt_tokens = 0, completion_tokens = 0 }
-  local most = math.min(self.model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
-  for _, ids in ipairs(prompts) do
-    if #ids >= most then
-      refuse("a prompt of %d tokens: it must be shorter than %d, %s", #ids, most, most == self.model.max_length
-        and "the longest text of the model" or "for which there is memory (max_tokens of moth.serve.llm)")
-    end
-    all.prompt_tokens = all.prompt_tokens + #ids
-  end
+  local most = self.most
+  for _, ids in ipairs(prompts) do all.prompt_tokens = all.prompt_tokens + #ids end
   for index = 0, all.left - 1 do
     local ids = prompts[math.floor(index / n) + 1]
     local text, waiting = Text(self.tokenizer, stop), nil

@@ -97,15 +97,16 @@ function(model, tokenizer, prompt, ...)
     Text(tokenizer, o.stop)))
 end)
 
---- The ids of messages by a template of llm.template.of, and the texts that end an answer.
-function M.chat_ids(tokenizer, talk, messages, variables)
+--- The ids of messages by a template of llm.template.of, and the texts that end an answer. enough: with more ids than
+-- that the list is not whole.
+function M.chat_ids(tokenizer, talk, messages, variables, enough)
   local text, stops, special = talk(messages, variables)
   if type(text) ~= "string" or stops ~= nil and type(stops) ~= "table" then
     check.fail("[llm.template] a template's function gives a text and a list of stop strings; got %s, %s", type(text),
       type(stops))
   end
   if special == nil then special = text:sub(1, 1) ~= "<" end -- a function of the user's
-  return tokenizer:encode(text, special), stops or {}
+  return tokenizer:encode(text, special, { enough = enough }), stops or {}
 end
 
 -- ---- chats -------------------------------------------------------------------------------------------

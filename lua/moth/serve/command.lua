@@ -15,6 +15,7 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
   --queue N             requests that wait for a model, 256
   --wait-ms N           how long one may wait, 10000
   --max-body BYTES      16 MiB
+  --held BYTES          of all bodies that are read or wait: 64 MiB, four of --max-body at least
   --connections N       1024
   --token-file FILE     clients send its word: Authorization: Bearer …
   --host-name NAME      a further name that clients may use for this server; several times
@@ -30,8 +31,10 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
 local plain = { host = "host", port = "port", device = "device", threads = "threads", ["token-file"] = "token_file",
   admin = "admin", reload = "reload", drain = "drain", ["step-timeout"] = "step_timeout" }
 local numbers = { port = true, threads = true, drain = true, ["step-timeout"] = true, ["max-size"] = true,
-  ["max-delay-ms"] = true, queue = true, ["wait-ms"] = true, ["max-body"] = true, connections = true }
-local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections" }
+  ["max-delay-ms"] = true, queue = true, ["wait-ms"] = true, ["max-body"] = true, connections = true,
+  held = true }
+local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections",
+  held = "held" }
 local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" }
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end

@@ -150,6 +150,9 @@ end
 
 -- ---- steps -------------------------------------------------------------------------------------------
 
+local TURN = 0.05 -- seconds for which requests are taken in while others wait for their next token
+local GARBAGE = 16384 -- KB
+
 local function serve_steps(object, channel)
   local cjson = json()
   local told, busy, gone = 0, false, false
@@ -169,12 +172,19 @@ local function serve_steps(object, channel)
       end
     end
   end
+  local kept = collectgarbage "count"
   while not gone do
-    repeat -- all that waits; without work, until something comes
+    local since
+    repeat -- what waits, but not for long: others have their turn; without work, until something comes
       local kind, id, at, size = channel:receive(not busy and 3600 or 0)
       if not kind and id == "closed" then return end
+      since = since or now()
       if kind then take(kind, id, at, size) end
-    until not kind and busy
+      if collectgarbage "count" > 1.5 * kept + GARBAGE then -- refused requests leave much behind
+        collectgarbage()
+        kept = collectgarbage "count"
+      end
+    until busy and (not kind or now() - since > TURN)
     busy = object:step(emit)
     if now() - told > 0.5 or not busy then
       told = now()

@@ -202,8 +202,45 @@ end
 
 local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
 
---- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole.
-function Request:body(most, seconds)
+-- Bodies that are read or worked on: their bytes together, and those since garbage was collected.
+local held, passed, collecting = 0, 0, false
+local SMALL = 2 ^ 16 -- bytes of a body that is always taken
+local MUCH = 2 ^ 25 -- bytes of bodies after which what they have left behind is collected
+
+--- The bytes of the bodies that are read or worked on.
+function M.held() return held end
+
+-- Counts n more bytes of a body; false: with them all together have more than `total`.
+local function hold(request, n, total)
+  local own = (request.holds or 0) + n
+  if own > SMALL and total and held + n > total then return false end
+  request.holds, held, passed = own, held + n, passed + n
+  return true
+end
+
+local function collect()
+  passed, collecting = 0, false
+  collectgarbage()
+end
+
+--- The body is not needed any more. What a large one has left behind goes soon.
+function Request:let_go()
+  local own = self.holds or 0
+  self.holds, held = nil, held - own
+  if own <= SMALL then return end
+  if passed > MUCH then return collect() end
+  if collecting then return end
+  collecting = true
+  M.spawn(function()
+    M.sleep(0.5)
+    if collecting then collect() end
+  end)
+end
+
+--- The body as a string; nil, a status and why: it is larger than `most`, too slow, not whole, or there is no memory
+-- for it beside others (total: bytes of all). Of one larger than `keep` nothing is kept: it is read to its end, so that
+-- the client reads the answer, and refused with 400 and `why_not` (the fourth value: the connection may go on).
+function Request:body(most, seconds, total, keep, why_not)
   local coding = (self:header "content-encoding" or "identity"):lower()
   if coding ~= "identity" and coding ~= "gzip" then
     return nil, 415, "of Content-Encoding, only gzip is known"
@@ -215,7 +252,8 @@ function Request:body(most, seconds)
   if (self:header "expect" or ""):lower() == "100-continue" and size ~= 0 then
     self.stream:write_continue(seconds)
   end
-  local whole, parts, got, deadline = {}, {}, 0, M.now() + seconds
+  local whole, parts, got, pieces, deadline = {}, {}, 0, 0, M.now() + seconds
+  keep = keep or math.huge
   while in_chunks or got < size do
     local chunk, message, number = self.stream:get_next_chunk(deadline - M.now())
     if not chunk then
@@ -224,18 +262,27 @@ function Request:body(most, seconds)
       if number == errno.EILSEQ then return nil, 400, "the body's chunks cannot be understood" end
       return nil, 400, "the body ended early"
     end
-    got = got + #chunk
+    got, pieces = got + #chunk, pieces + 1
     if got > most then return nil, 413, too_large:format("", most) end
-    parts[#parts + 1] = chunk
-    if #parts == FAIR then
-      whole[#whole + 1], parts = table.concat(parts), {}
+    if got > keep then
+      whole, parts = {}, {}
+    elseif not hold(self, #chunk, total) then
+      return nil, 429, ("other requests have %.0f bytes already: limits.held, --held"):format(held)
+    else
+      parts[#parts + 1] = chunk
+    end
+    if pieces % FAIR == 0 then
+      if parts[1] then whole[#whole + 1], parts = table.concat(parts), {} end
       M.pause()
     end
   end
+  if got > keep then return nil, 400, why_not:format(got), true end
   local body = table.concat(whole) .. table.concat(parts)
   if coding ~= "gzip" or body == "" then return body end
-  local text, wrong, large = gunzip(body, most)
-  if large then return nil, 413, ("the body expands to over %.0f bytes"):format(most) end
+  local allowed = math.min(most, keep)
+  local text, wrong, large = gunzip(body, allowed)
+  if large then return nil, 413, ("the body expands to over %.0f bytes"):format(allowed) end
+  if text and not hold(self, #text, total) then return nil, 429, "other requests have too many bytes already" end
   if not text then return nil, 400, "the body: " .. wrong end
   return text
 end

@@ -35,8 +35,9 @@ local function batching_of(o, where)
 end
 
 local function limits_of(o)
-  o = check.options("[serve] limits", o, "body queue wait_ms connections")
-  return { body = number_of("limits.", o, "body", 16 * 2 ^ 20, 1),
+  o = check.options("[serve] limits", o, "body held queue wait_ms connections")
+  local body = number_of("limits.", o, "body", 16 * 2 ^ 20, 1)
+  return { body = body, held = number_of("limits.", o, "held", math.max(64 * 2 ^ 20, 4 * body), 1),
     queue = check.integer("[serve]", "limits.queue", o.queue or 256, 1),
     wait_ms = number_of("limits.", o, "wait_ms", 10000, 1),
     connections = check.integer("[serve]", "limits.connections", o.connections or 1024, 1) }

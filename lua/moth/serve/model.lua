@@ -94,6 +94,26 @@ function Model:workers()
   return list
 end
 
+--- How many requests wait.
+function Model:waiting()
+  local n = #self.queue
+  for _, entry in each(self.worker and self.worker.requests or {}) do n = n + (#entry.pieces == 0 and 1 or 0) end
+  return n
+end
+
+--- Seconds for which the oldest request waits for its first answer, or an engine of steps says nothing while it has
+-- something to do.
+function Model:lag()
+  local worker, now = self.worker, front.now()
+  local lag = self.queue[1] and now - self.queue[1].arrived or 0
+  if not worker or not worker.requests or next(worker.requests) == nil then return lag end
+  lag = math.max(lag, now - worker.heard)
+  for _, entry in each(worker.requests) do
+    if #entry.pieces == 0 then lag = math.max(lag, now - entry.arrived) end
+  end
+  return lag
+end
+
 function Model:is_ready() return self.worker ~= nil and self.worker.state == "ready" end
 
 local REPLACED = "the model was replaced by one of another signature"

@@ -20,7 +20,7 @@ local function refuse(param, ...) error({ param = param, why = (...):format(sele
 
 local function number(low, high, whole)
   return function(v, name)
-    if type(v) ~= "number" or v < low or v > high or whole and v ~= math.floor(v) then
+    if type(v) ~= "number" or not (v >= low and v <= high) or whole and v ~= math.floor(v) then
       refuse(name, "expected a %s", (whole and "whole number from %.0f to %.0f" or "number from %g to %g"):format(low,
         high))
     end
@@ -41,12 +41,30 @@ local function text(v, name)
   return v
 end
 
+-- Shortened for a message, at a character's end.
+local function short(s, n)
+  if #s <= n then return s end
+  return (s:sub(1, n):gsub("[\192-\255][\128-\191]*$", "")) .. "…"
+end
+
+-- A text of at most so many bytes.
+local function small_text(most)
+  return function(v, name)
+    if type(v) == "string" and #v > most then
+      refuse(name, "expected a text of at most %d bytes, got %d", most, #v)
+    end
+    return text(v, name)
+  end
+end
+local NAME, STOP = 1024, 4096 -- bytes
+
 local function stop(v, name)
   local list = type(v) == "table" and v or { v }
   if #list == 0 and next(list) ~= nil then refuse(name, "expected a text or a list of texts") end
   if #list > 16 then refuse(name, "expected at most 16 texts") end
+  local stop_text = small_text(STOP)
   for i, s in ipairs(list) do
-    if text(s, ("%s[%d]"):format(name, i - 1)) == "" then refuse(name, "expected texts that are not empty") end
+    if stop_text(s, ("%s[%d]"):format(name, i - 1)) == "" then refuse(name, "expected texts that are not empty") end
   end
   return list
 end
@@ -74,8 +92,12 @@ local function prompts(v, name)
   return out
 end
 
+local role = small_text(NAME)
+local MESSAGES = 2048 -- of a chat, and parts of one message
+
 local function messages(v, name)
   if type(v) ~= "table" or #v == 0 then refuse(name, "expected a list of messages") end
+  if #v > MESSAGES then refuse(name, "expected at most %d messages, got %d", MESSAGES, #v) end
   local out = {}
   for i, m in ipairs(v) do
     local at = ("%s[%d]"):format(name, i - 1)
@@ -88,6 +110,9 @@ local function messages(v, name)
     local content = m.content
     if type(content) == "table" then -- parts, of which only text is known
       local parts = {}
+      if #content > MESSAGES then
+        refuse(at .. ".content", "expected at most %d parts, got %d", MESSAGES, #content)
+      end
       for k, part in ipairs(content) do
         if type(part) ~= "table" or part.type ~= "text" then
           refuse(("%s.content[%d]"):format(at, k - 1), "expected a part of type text")
@@ -96,13 +121,17 @@ local function messages(v, name)
       end
       content = table.concat(parts)
     end
-    out[i] = { role = text(m.role, at .. ".role"), content = text(content, at .. ".content") }
+    out[i] = { role = role(m.role, at .. ".role"), content = text(content, at .. ".content") }
   end
   return out
 end
 
+local KWARGS = 2 ^ 16 -- bytes of JSON
+
 local function object(v, name)
   if type(v) ~= "table" or #v > 0 then refuse(name, "expected an object") end
+  local bytes = #json().encode(v)
+  if bytes > KWARGS then refuse(name, "expected an object of at most %d bytes, got %d", KWARGS, bytes) end
   return v
 end
 
@@ -130,7 +159,8 @@ end
 
 local common = {
   max_tokens = number(1, 2 ^ 20, true), temperature = number(0, 2), top_p = number(0, 1),
-  seed = number(-1e14 + 1, 1e14 - 1, true), stop = stop, n = number(1, 16, true), stream = boolean, model = text,
+  seed = number(-1e14 + 1, 1e14 - 1, true), stop = stop, n = number(1, 16, true), stream = boolean,
+  model = small_text(NAME),
   stream_options = function(v, name)
     if type(v) ~= "table" then refuse(name, "expected an object") end
     for key, value in each(v) do
@@ -185,6 +215,7 @@ local KINDS = { "invalid_request_error", [401] = "authentication_error", [404] =
 --- The body of an error.
 function M.error(status, message, param)
   local kind = KINDS[status] or status >= 500 and "server_error" or KINDS[1]
+  message, param = short(message, 2000), param and short(param, 200)
   return json().encode { error = { message = message, type = kind, param = param or json().null, code = json().null } }
 end
 
@@ -366,14 +397,53 @@ local function answer_stream(call, model, request, entry)
   end
 end
 
+-- Refuses texts that cannot have few enough tokens for the model: by bytes, before anything is made of them.
+local function check_size(model, request)
+  local signature = model.signature
+  local most, tokens = signature and signature.max_bytes, signature and signature.max_tokens
+  local function check(name, bytes)
+    if bytes > most then
+      refuse(name, "%d bytes: the model's limit is %d tokens, and no text of more than %d bytes has so few", bytes,
+        tokens, most)
+    end
+  end
+  local function check_prompt(name, prompt)
+    if type(prompt) == "string" then return most and check(name, #prompt) end
+    if tokens and #prompt > tokens then refuse(name, "%d tokens: the model's limit is %d", #prompt, tokens) end
+  end
+  if request.messages then
+    local bytes = 0
+    for _, m in ipairs(request.messages) do bytes = bytes + #m.role + #m.content end
+    return most and check("messages", bytes)
+  end
+  if request.prompt then check_prompt("prompt", request.prompt) end
+  for i, prompt in ipairs(request.prompts or {}) do check_prompt(("prompt[%d]"):format(i - 1), prompt) end
+end
+
+-- The bytes of a body that are read into memory: several of the longest prompts there are, each letter escaped.
+local function keep_of(call)
+  local most = 0
+  for _, name in ipairs(call.names) do
+    local signature = call.models[name].signature
+    if signature and signature.steps then most = math.max(most, signature.max_bytes or math.huge) end
+  end
+  return math.max(2 ^ 20, 16 * most)
+end
+
 --- Answers POST /v1/completions (kind "completion") and /v1/chat/completions ("chat").
 function M.complete(call, kind)
-  local body, status, why = call:body()
-  if not body then return call:fail(status, M.error(status, why), true) end
+  local keep = keep_of(call)
+  local body, status, why, goes_on = call:body(keep, ("the body has %%d bytes: for the longest prompts that the models "
+    .. "take, %d are enough"):format(math.min(keep, 2 ^ 53)))
+  if not body then
+    return call:fail(status, M.error(status, why), not goes_on, status == 429 and 1 or nil)
+  end
+  local function refused(r) return call:fail(400, M.error(400, r.param .. ": " .. r.why, r.param)) end
   local ok, request = pcall(read, kind, body)
+  body = nil -- luacheck: ignore 311
   if not ok then
     if type(request) ~= "table" then error(request, 0) end
-    return call:fail(400, M.error(400, request.param .. ": " .. request.why, request.param))
+    return refused(request)
   end
   local model = call.models[request.model]
   call.model = model and model.name
@@ -384,6 +454,8 @@ function M.complete(call, kind)
   if most and request.max_tokens and request.max_tokens > most then
     return call:fail(400, M.error(400, ("max_tokens: the model takes at most %d"):format(most), "max_tokens"))
   end
+  local fits, large = pcall(check_size, model, request)
+  if not fits then return refused(large) end
   local entry, code, message, retry = model:begin(request)
   if not entry then return call:fail(code, M.error(code, message), false, retry) end
   return (request.stream and answer_stream or answer_whole)(call, model, request, entry)

@@ -23,8 +23,10 @@ function Call:__init(server, request)
   self.started = server.started
 end
 
---- The body, or nil, a status and why.
-function Call:body() return self.request:body(self.limits.body, BODY_SECONDS) end
+--- The body, or nil, a status and why. keep, why_not: of front's Request:body.
+function Call:body(keep, why_not)
+  return self.request:body(self.limits.body, BODY_SECONDS, self.limits.held, keep, why_not)
+end
 
 --- Notes how it ended; once.
 function Call:ended(status)
@@ -96,11 +98,23 @@ end
 
 local function live(call) call:answer(200, '{"live":true}') end
 
+-- A model that is half of wait_ms behind is not ready for more; what health says of it.
+local function is_behind(call, model)
+  local lag = model:lag()
+  return lag > call.limits.wait_ms / 2000 and ('%s:"%.1f s"'):format(quote(model.name), lag) or nil
+end
+
 local function ready(call)
-  local all = not call.server.draining
-  for _, name in ipairs(call.names) do all = all and call.models[name]:is_ready() end
+  local all, behind = not call.server.draining, {}
+  for _, name in ipairs(call.names) do
+    local model = call.models[name]
+    local why = is_behind(call, model)
+    all = all and not why and model:is_ready()
+    behind[#behind + 1] = why
+  end
   if all then return call:answer(200, '{"ready":true}') end
-  return call:fail(503, '{"ready":false}', false, 1)
+  return call:fail(503, ('{"ready":false%s}'):format(#behind > 0 and ',"behind":{' .. table.concat(behind, ",") .. "}"
+    or ""), false, 1)
 end
 
 local function server_metadata(call)
@@ -127,15 +141,16 @@ end
 local function model_ready(call, name)
   local model = find_model(call, name)
   if not model then return end
-  if model:is_ready() then return call:answer(200, '{"ready":true}') end
-  return call:fail(503, '{"ready":false}', false, 1)
+  local why = is_behind(call, model)
+  if model:is_ready() and not why then return call:answer(200, '{"ready":true}') end
+  return call:fail(503, ('{"ready":false%s}'):format(why and ',"behind":{' .. why .. "}" or ""), false, 1)
 end
 
 local function infer(call, name)
   local model = find_model(call, name)
   if not model then return end
   local body, status, why = call:body()
-  if not body then return call:refuse(status, why, true) end
+  if not body then return call:refuse(status, why, true, status == 429 and 1 or nil) end
   local sig = model.signature
   if not sig then return call:refuse(503, "the model is loading", false, 1) end
   if sig.steps then return call:refuse(400, ("'%s' is a language model: POST /v1/completions"):format(name)) end
@@ -155,9 +170,11 @@ end
 local function metrics(call)
   for _, name in ipairs(call.names) do
     local model, label = call.models[name], call.metrics:label(name)
-    call.metrics:set("moth_queue_length", label, #model.queue)
+    call.metrics:set("moth_queue_length", label, model:waiting())
+    call.metrics:set("moth_lag_seconds", label, model:lag())
     call.metrics:set("moth_ready", label, model:is_ready() and 1 or 0)
   end
+  call.metrics:set("moth_held_bytes", "", front.held())
   call.metrics:set("moth_connections", "", call.server.listener.count())
   call:answer(200, call.metrics:text(), { "content-type", "text/plain; version=0.0.4" })
 end
@@ -215,6 +232,7 @@ local function guarded(call, fn, list)
     if not call.request.status then call:refuse(500, "an error of the server's own; its log says more", true) end
     call:ended(500)
   end
+  call.request:let_go()
 end
 
 local function route_asked(call, list)

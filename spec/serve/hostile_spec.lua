@@ -1,0 +1,139 @@
+-- moth.serve under attack: requests that would cost much memory or time are refused before they do. Harmless sizes.
+local moth = require "moth"
+local cjson = require "cjson"
+local each = require "moth.each"
+
+local has_http = require("moth.serve.front").available()
+-- Not under ASan: OpenSSL and cqueues leave memory behind at the end of a process.
+local function describe_served(name, fn) (has_http and describe or pending)(name .. " #noasan", fn) end
+
+-- KB in memory of a server and its engines: the most there were, or are.
+local function memory(server, field)
+  local total = 0
+  local pipe = io.popen(("cat /proc/%d/status /proc/[0-9]*/status 2>/dev/null"):format(server.pid))
+  local text = pipe:read "*a"
+  pipe:close()
+  local seen = {}
+  for pid, parent, rest in text:gmatch "\nPid:\t(%d+)\nPPid:\t(%d+)\n(.-)\nNSpgid" do
+    if not seen[pid] and (tonumber(pid) == server.pid or tonumber(parent) == server.pid) then
+      seen[pid] = true
+      local after = text:match("\nPid:\t" .. pid .. "\n.-\n" .. field .. ":%s*(%d+) kB")
+      total = total + tonumber(after or 0)
+    end
+    assert(rest)
+  end
+  return total
+end
+
+describe_served("moth.serve and large requests #M430", function()
+  local server
+  lazy_setup(function()
+    server = moth.serve.spawn { port = 0, limits = { held = 2 ^ 20, wait_ms = 60000 },
+      models = { llama = moth.serve.llm("spec/llm/fixtures/llama", { max_tokens = 512, max_seqs = 2 }) } }
+  end)
+  lazy_teardown(function() if server then assert.equal(0, server:stop()) end end)
+
+  local function post(path, request)
+    local answer = server:post(path, type(request) == "string" and request or cjson.encode(request))
+    return answer.status, cjson.decode(answer.body)
+  end
+
+  it("refuses a prompt by its bytes, and keeps nothing of it", function()
+    assert.equal(200, (post("/v1/completions", { model = "llama", prompt = "a", max_tokens = 1 })))
+    local before = memory(server, "VmHWM")
+    assert.is_true(before > 1000)
+    for _, size in ipairs { 2 ^ 14, 2 ^ 20, 15 * 2 ^ 20 } do
+      local long = ("ab cd "):rep(size / 6)
+      for path, r in each { ["/v1/completions"] = { prompt = long }, ["/v1/chat/completions"] = { messages = {
+        { role = "user", content = long } } } } do
+        r.model = "llama"
+        local status, out = post(path, r)
+        assert.equal(400, status)
+        assert.equal("invalid_request_error", out.error.type)
+        assert.matches("%d+ bytes", out.error.message)
+      end
+    end
+    local status, out = post("/v1/completions", { model = "llama", prompt = { "a", ("a"):rep(20000) } })
+    assert.equal(400, status)
+    assert.equal("prompt[1]", out.error.param)
+    assert.matches("^prompt%[1%]: 20000 bytes: the model's limit is 128 tokens, and no text of more than %d+ bytes",
+      out.error.message)
+    -- 70 bytes for each of the prompt's would be a gigabyte.
+    assert.is_true(memory(server, "VmHWM") - before < 2 * 65536, memory(server, "VmHWM") - before)
+    assert.equal(200, (post("/v1/completions", { model = "llama", prompt = "a", max_tokens = 1 })))
+    assert.matches("\nmoth_held_bytes %d+\n", server:get("/metrics").body)
+  end)
+
+  it("bounds lists and texts", function()
+    local function refused(param, pattern, request)
+      request.model = "llama"
+      local status, out = post(request.messages and "/v1/chat/completions" or "/v1/completions", request)
+      assert.equal(400, status)
+      assert.equal(param, out.error.param)
+      assert.matches(pattern, out.error.message)
+      assert.is_true(#out.error.message < 3000)
+    end
+    local one, many = { role = "user", content = "" }, {}
+    for i = 1, 2049 do many[i] = one end
+    refused("messages", "at most 2048 messages, got 2049", { messages = many })
+    refused("messages[0].role", "at most 1024 bytes", { messages = { { role = ("r"):rep(5000), content = "" } } })
+    refused("stop[1]", "at most 4096 bytes, got 5000", { prompt = "a", stop = { "x", ("y"):rep(5000) } })
+    refused("chat_template_kwargs", "at most 65536 bytes", { messages = { one },
+      chat_template_kwargs = { a = ("x"):rep(70000) } })
+    local ids = {}
+    for i = 1, 200 do ids[i] = 1 end
+    refused("prompt", "200 tokens: the model's limit is 128", { prompt = ids })
+    local status, out = post("/v1/completions", '{"model":"llama","prompt":"a","' .. ("k"):rep(90000) .. '":1}')
+    assert.equal(400, status)
+    assert.is_true(#out.error.message < 3000 and #out.error.param < 300)
+    status, out = post("/v1/completions", '{"model":"llama","prompt":[' .. ("[],"):rep(300000) .. "[]]}")
+    assert.equal(400, status)
+    assert.matches("more than 262144 lists", out.error.message)
+  end)
+
+  it("bounds the bytes of all bodies together, and small ones pass", function()
+    local first, second = server:connect(), server:connect()
+    local body = ("x"):rep(700000)
+    local head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 700001\r\n\r\n"
+    first:send(head .. body) -- one byte is missing
+    for _ = 1, 1000 do
+      if server:get("/metrics").body:find("\nmoth_held_bytes 700000\n", 1, true) then break end
+      moth.utils.system.sleep(0.01)
+    end
+    second:send(head .. body .. "x")
+    local answer = second:receive()
+    assert.equal(429, answer.status)
+    assert.equal("1", answer.headers["retry-after"])
+    assert.equal(200, (post("/v1/completions", { model = "llama", prompt = "a", max_tokens = 1 })))
+    first:send "x"
+    assert.equal(400, first:receive().status)
+    first:close()
+    second:close()
+  end)
+end)
+
+describe_served("moth.serve that is behind #M430", function()
+  it("says so", function()
+    local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"
+    package.path = here .. "/?.lua;" .. package.path
+    local server = moth.serve.spawn { port = 0, limits = { wait_ms = 1000 },
+      models = { echo = { engine = "echo_engine", options = { pause = 0.002 } } } }
+    assert.equal(200, server:get("/v2/health/ready").status)
+    local client, answer = server:connect(), nil
+    local body = cjson.encode { model = "echo", prompt = "!hang" }
+    client:send(client.format("POST", "/v1/completions", body))
+    for _ = 1, 1000 do
+      answer = server:get "/v2/health/ready"
+      if answer.status == 503 then break end
+      moth.utils.system.sleep(0.005)
+    end
+    assert.equal(503, answer.status)
+    assert.matches('^{"ready":false,"behind":{"echo":"%d%.%d s"}}$', answer.body)
+    assert.equal(200, server:get("/v2/health/live").status)
+    assert.matches('\nmoth_lag_seconds{model="echo"} %d', server:get("/metrics").body)
+    assert.equal(503, client:receive().status)
+    assert.equal(200, server:get("/v2/health/ready").status)
+    client:close()
+    assert.equal(0, server:stop())
+  end)
+end)
