@@ -41,8 +41,9 @@ local BODY = '{"inputs":[{"name":"x1","shape":[1,4],"datatype":"FP32","data":[1,
 
   it("curl: every path, its status and headers", function()
     if not there "command -v curl" then return pending "there is no curl" end
+    local usual = "--silent --include --max-time 10 -H content-type:application/json "
     local function curl(words, s)
-      local text = output(("curl --silent --include --max-time 10 %s"):format(words:gsub("URL", (s or server).url)))
+      local text = output("curl " .. usual .. words:gsub("URL", (s or server).url))
       return tonumber(text:match "^HTTP/1.1 (%d+)" or text:match "\nHTTP/1.1 (%d+)"), text
     end
     for _, case in ipairs { { 200, "URL/v2" }, { 200, "URL/v2/health/live" }, { 200, "URL/v2/health/ready" },
@@ -59,7 +60,7 @@ local BODY = '{"inputs":[{"name":"x1","shape":[1,4],"datatype":"FP32","data":[1,
     assert.matches("\r\ncontent%-type: application/json\r\n", text)
     assert.matches('"data":[2,4,6,8]', text, 1, true)
     local asked = ("--expect100-timeout 60 -H 'Expect: 100-continue' -d @%s URL/v2/models/net/infer"):format(body)
-    status, text = curl(asked .. " --next --silent --include --max-time 10 " .. asked) -- twice on one connection
+    status, text = curl(asked .. " --next " .. usual .. asked) -- twice on one connection
     assert.equal(100, status)
     assert.equal(2, select(2, text:gsub('"data":%[2,4,6,8%]', "")), text)
     status, text = curl("URL/v1/models", lm)

@@ -112,6 +112,130 @@ describe_served("moth.serve and large requests #M430", function()
   end)
 end)
 
+describe_served("moth.serve and what pages and sockets send #M428", function()
+  local server
+  lazy_setup(function()
+    server = moth.serve.spawn { port = 0, limits = { connections = 40 }, allow_origins = { "https://page.example" },
+      models = { llama = moth.serve.llm("spec/llm/fixtures/llama", { max_tokens = 512, max_seqs = 2 }) } }
+  end)
+  lazy_teardown(function() if server then assert.equal(0, server:stop()) end end)
+
+  local function complete(fields, headers)
+    return server:post("/v1/completions", '{"model":"llama","prompt":"a b","max_tokens":2' .. fields .. "}", headers)
+  end
+  local function first(bytes)
+    local client = server:connect()
+    client:send(bytes)
+    local answer = client:receive()
+    client:close()
+    return answer
+  end
+
+  it("numbers at their ends: an answer, or 400", function()
+    for _, field in ipairs { "temperature", "top_p", "seed", "n", "max_tokens", "logprobs" } do
+      for value in ([[1e-300 5e-324 1e-45 1e-10 1e-5 -0 -0.0 0 -1 0.5 2 1e308 1e999 NaN Infinity -Infinity 1e30
+        9007199254740993 "1" "" null [] {} [1] true]]):gmatch "%S+" do
+        local answer = complete((',"%s":%s'):format(field, value))
+        assert.is_true(answer.status == 200 or answer.status == 400, field .. "=" .. value .. ": " .. answer.body)
+        assert.is_nil(answer.body:find('"finish_reason":"error"', 1, true), field .. "=" .. value)
+      end
+    end
+    local infinite = server:post("/v1/chat/completions", '{"model":"llama","messages":[{"role":"user","content":"a"}],'
+      .. '"chat_template_kwargs":{"a":1e999}}')
+    assert.equal(400, infinite.status)
+    assert.matches("^chat_template_kwargs: ", cjson.decode(infinite.body).error.message)
+    local greedy = cjson.decode(complete(',"temperature":0').body).choices[1].text
+    for _, value in ipairs { "1e-300", "1e-45", "1e-6" } do
+      assert.equal(greedy, cjson.decode(complete(',"temperature":' .. value).body).choices[1].text)
+    end
+  end)
+
+  it("refuses pages of other origins, and types that they may send", function()
+    local own = "http://localhost"
+    assert.equal(200, complete("", { origin = own }).status)
+    assert.is_nil(complete("").headers["access-control-allow-origin"])
+    for _, origin in ipairs { "http://evil.example", "null", "http://localhost:1", "https://page.example.evil" } do
+      local answer = complete("", { origin = origin })
+      assert.equal(403, answer.status)
+      assert.matches("allow_origins", answer.body)
+      assert.is_nil(answer.headers["access-control-allow-origin"])
+    end
+    local answer = complete("", { origin = "https://page.example" })
+    assert.equal(200, answer.status)
+    assert.equal("https://page.example", answer.headers["access-control-allow-origin"])
+    answer = first("OPTIONS /v1/completions HTTP/1.1\r\nhost: localhost\r\norigin: https://page.example\r\n"
+      .. "access-control-request-method: POST\r\n\r\n")
+    assert.equal(200, answer.status)
+    assert.matches("POST", answer.headers["access-control-allow-methods"])
+    for _, kind in ipairs { "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
+      "" } do
+      assert.equal(415, complete("", { ["content-type"] = kind }).status)
+    end
+    assert.equal(200, complete("", { ["Content-Type"] = "Application/JSON; charset=utf-8" }).status)
+    assert.has_error(function() moth.serve.spawn { models = { a = "x" }, allow_origins = { "page" } } end)
+  end)
+
+  it("wants one Host", function()
+    assert.equal(400, first("GET /v2 HTTP/1.1\r\n\r\n").status)
+    assert.equal(400, first("GET /v2 HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n").status)
+    assert.equal(400, first("GET http://localhost/v2 HTTP/1.1\r\n\r\n").status)
+    assert.equal(200, first("GET /v2 HTTP/1.0\r\n\r\n").status)
+    assert.equal(200, first("GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n").status)
+  end)
+
+  it("half-open connections of one address take a quarter of all places", function()
+    local half = {}
+    for i = 1, 60 do
+      half[i] = server:connect()
+      if i % 2 == 0 then half[i]:send "GET /v2 HT" end
+    end
+    assert.equal(200, server:get("/v2/health/live").status)
+    local count
+    for _ = 1, 200 do
+      local client = server:connect()
+      local answer = client:request("GET", "/metrics")
+      client:close()
+      count = tonumber(answer.body:match "\nmoth_connections (%d+)")
+      if count <= 12 then break end
+      moth.utils.system.sleep(0.005)
+    end
+    assert.is_true(count <= 12, count)
+    local seen = 0
+    for i = 1, 60 do
+      if half[i]:send "\r\n" and i % 2 == 1 and half[i]:send "GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        and half[i]:receive() then seen = seen + 1 end
+      half[i]:close()
+    end
+    assert.is_true(seen >= 1 and seen <= 10, seen) -- the youngest are served
+  end)
+end)
+
+describe_served("moth serve", function()
+  it("ends with 130 by SIGINT, with 0 by SIGTERM", function()
+    local P = require("moth_lua").process
+    local words = require("moth.distributed.run").interpreter()
+    for _, word in ipairs { "-e", "os.exit(require('moth.serve.command').command { '--port', '0', "
+      .. "'llama=spec/llm/fixtures/llama' })" } do words[#words + 1] = word end
+    for signal, wanted in each { INT = 130, TERM = 0 } do
+      local pid, out, err, input = P.start(words, { "LUA_PATH=" .. package.path, "LUA_CPATH=" .. package.cpath,
+        "MOTH_LUAJIT_WARNING=0" }, true)
+      local text = ""
+      while not text:find "ready on" do
+        P.wait({ out }, 1)
+        text = text .. assert(P.read(out))
+      end
+      P.signal(pid, signal)
+      local status
+      repeat
+        P.wait({}, 0.01)
+        status = P.ended(pid)
+      until status
+      for _, fd in ipairs { out, err, input } do P.close(fd) end
+      assert.equal(wanted, status)
+    end
+  end)
+end)
+
 describe_served("moth.serve that is behind #M430", function()
   it("says so", function()
     local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$"

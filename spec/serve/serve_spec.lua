@@ -112,6 +112,7 @@ describe_served("moth.serve #M428 #M429", function()
     refused("^inputs%[0%].data%[2%]: expected a number", input { data = { 1, 2, "3", 4 } })
     for body, pattern in pairs {
       ["{"] = "^body: is no JSON object", ["[]"] = "^inputs: expected a list", ["[1]"] = "^body: expected an object",
+      ['{"inputs":[{"name":1e999,"shape":[1,4]}]}'] = "^inputs%[0%].name: there is no input 'inf'",
       ["{\"inputs\":[NaN]}"] = "^body: is no JSON",
       ["{\"inputs\":[],\"x\":1}"] = "^x: there is no such field", ["{\"inputs\":[]}"] = "^inputs: 'x1' is missing",
       [("["):rep(100) .. ("]"):rep(100)] = "^body: is no JSON object",

@@ -39,7 +39,7 @@ function M.next(logits, o, ids, generator)
     logits = generate.penalised(logits:unsqueeze(1), seen, o.repetition_penalty):select(1, 1)
   end
   local temperature = o.temperature or 1
-  if temperature == 0 then return logits:argmax():item() end
+  if generate.is_greedy(temperature) then return logits:argmax():item() end
   logits = logits:to(moth.float32)
   logits = (logits - logits:max()) / temperature
   local V, p, least = logits:size(1), o.top_p or 1, o.min_p or 0

@@ -20,6 +20,10 @@ function M.penalised(logits, idx, penalty, mask)
   return logits:scatter(2, idx, moth.where(scores:lt(0), scores * penalty, scores / penalty))
 end
 
+-- Below it the most probable token is taken: divided by less, logits are infinite, and their softmax NaN.
+local LEAST = 1e-5
+function M.is_greedy(temperature) return temperature < LEAST end
+
 local function keep_largest(logits, k)
   if k >= logits:size(2) then return logits end
   local least = moth.topk(logits, k, 2):narrow(2, k, 1)
@@ -51,7 +55,7 @@ end
 local function pick(logits, idx, mask, o)
   if logits:dtype() ~= moth.float64 then logits = logits:to(moth.float32) end
   if o.repetition_penalty ~= 1 then logits = M.penalised(logits, idx, o.repetition_penalty, mask) end
-  if not o.do_sample or o.temperature == 0 then return logits:argmax(2, true) end
+  if not o.do_sample or M.is_greedy(o.temperature) then return logits:argmax(2, true) end
   logits = M.filtered(logits, o)
   return moth.multinomial(logits:softmax(2), 1, { generator = o.generator })
 end

@@ -132,10 +132,14 @@ function Client:receive(on_chunk, method)
   return answer.body and answer
 end
 
---- The bytes of a request. headers: { name = value }.
+--- The bytes of a request. headers: { name = value }; a body is JSON where they have no content-type.
 function Client.format(method, path, body, headers)
   local lines = { ("%s %s HTTP/1.1\r\nhost: localhost\r\n"):format(method, path) }
-  for name, value in each(headers or {}) do lines[#lines + 1] = ("%s: %s\r\n"):format(name, value) end
+  local typed = not body
+  for name, value in each(headers or {}) do
+    lines[#lines + 1], typed = ("%s: %s\r\n"):format(name, value), typed or name:lower() == "content-type"
+  end
+  if not typed then lines[#lines + 1] = "content-type: application/json\r\n" end
   if body then lines[#lines + 1] = ("content-length: %d\r\n"):format(#body) end
   return table.concat(lines) .. "\r\n" .. (body or "")
 end

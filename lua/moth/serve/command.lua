@@ -19,6 +19,7 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
   --connections N       1024
   --token-file FILE     clients send its word: Authorization: Bearer …
   --host-name NAME      a further name that clients may use for this server; several times
+  --allow-origin ORIGIN web pages that may ask, such as https://page.example; *: all; several times
   --insecure-open       other addresses without a token
   --admin PATH          a unix socket for POST /admin/reload/NAME and /admin/stop
   --reload stop_first   loads a model again after its old engine has ended: for models that do not fit twice
@@ -55,8 +56,8 @@ local function fill(o, from)
   for key, v in each(from) do
     if o[key] == nil or type(v) ~= type(o[key]) then
       o[key] = v
-    elseif key == "hosts" then
-      for _, host in ipairs(v) do table.insert(o.hosts, host) end
+    elseif key == "hosts" or key == "allow_origins" then
+      for _, one in ipairs(v) do table.insert(o[key], one) end
     elseif type(v) == "table" then
       fill(o[key], v)
     end
@@ -89,6 +90,9 @@ function M.parse(words)
     elseif name == "host-name" then
       o.hosts = o.hosts or {}
       table.insert(o.hosts, value(name))
+    elseif name == "allow-origin" then
+      o.allow_origins = o.allow_origins or {}
+      table.insert(o.allow_origins, value(name))
     elseif name and plain[name] then
       o[plain[name]] = value(name)
     elseif name and limits[name] then
@@ -153,7 +157,7 @@ function M.main(words)
   local server = require "moth.serve"(o)
   if mode.check then return check_server(server) end
   server:run(announce)
-  return 0
+  return server.interrupted and 128 + 2 or 0 -- as a shell counts who is ended by SIGINT
 end
 
 -- A message without the place that raised it.

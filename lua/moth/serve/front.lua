@@ -325,6 +325,11 @@ local function head(self, status, fields, close, length)
     h = h:clone()
     h:append("connection", close and "close" or "keep-alive")
   end
+  if self.origin then -- of a page whose requests are allowed
+    if not (close or old) then h = h:clone() end
+    h:append("access-control-allow-origin", self.origin)
+    h:append("vary", "origin")
+  end
   if length then h:upsert("content-length", ("%d"):format(length)) end
   self.status = status
   if length and length > 0 and not last then connection.write_headers_done = held_done end
@@ -354,7 +359,7 @@ function Request:finish() return self.stream:write_chunk("", true, WRITE) end
 -- ---- listening -----------------------------------------------------------------------------------------
 
 local SLOW = 10 -- seconds for the headers
-local IDLE = 60 -- seconds for which a connection may be silent between its requests, and before the first one
+local IDLE = 60 -- seconds for which a connection may be silent between its requests
 
 -- lua-http reads what is left of a body when a stream ends, and would go on for ever where the client has closed the
 -- connection in the middle of one: its step says true without a byte. And it raises errors of lengths and encodings
@@ -438,6 +443,8 @@ local function target_of(headers)
   return target:match "^([^?]*)%??(.*)$"
 end
 
+local NO_HOST = '{"error":"expected one header Host"}'
+
 local function handle(handler, stream, listener)
   stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
   stream.connection.read_header, stream.connection.read_body_chunk = read_header, read_body_chunk
@@ -445,6 +452,7 @@ local function handle(handler, stream, listener)
   local request = Request()
   request.stream, request.started, request.listener = stream, M.now(), listener
   local headers, _, why = stream:get_headers(SLOW)
+  listener.spoke(stream.connection.socket)
   if not headers then
     local slow = why == errno.ETIMEDOUT
     if stream.state ~= "idle" or stream.is_damaged then
@@ -461,6 +469,10 @@ local function handle(handler, stream, listener)
   -- body is there, and is_gone could no longer tell whether the client waits.
   request.closes, stream.close_when_done = stream.close_when_done, nil
   request.headers, request.method = headers, headers:get ":method"
+  if stream.peer_version == 1.1 and select("#", headers:get ":authority") ~= 1 then -- which of them would count?
+    request:respond(400, { "content-type", "application/json" }, NO_HOST, true)
+    return
+  end
   request.path, request.query = target_of(headers)
   listener.active = listener.active + 1
   local ok, message = pcall(handler, request)
@@ -483,15 +495,51 @@ local function clear(path)
   os.remove(path)
 end
 
+-- Connections whose first headers have not come, by the client's address, the oldest first: one address has at most
+-- `most` of them, else it could take all places. For one more, the oldest that are silent are ended.
+local function Strangers(most)
+  local lists, places = {}, setmetatable({}, { __mode = "k" })
+  local self = {}
+  function self.spoke(socket)
+    local place = socket and places[socket]
+    if not place then return end
+    local list = place.list
+    places[socket], list[place.at] = nil, nil
+    list.n = list.n - 1
+    while list.first <= list.last and not list[list.first] do list.first = list.first + 1 end
+    if list.n == 0 then lists[list.address] = nil end
+  end
+  function self.add(socket)
+    local _, address = socket:peername()
+    address = tostring(address)
+    local list = lists[address] or { address = address, first = 1, last = 0, n = 0 }
+    for at = list.first, list.last do
+      if list.n < most then break end
+      local other = list[at]
+      local fd = other and other:pollfd() or -1
+      if other and (fd < 0 or tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK)) < 0) then
+        self.spoke(other)
+        if fd >= 0 then ffi.C.moth_shutdown(fd, 2) end
+      end
+    end
+    lists[address] = list
+    list.last, list.n = list.last + 1, list.n + 1
+    list[list.last], places[socket] = socket, { list = list, at = list.last }
+  end
+  return self
+end
+
 -- lua-http waits for ever for the first byte of a connection: silent ones would take all places.
-local function limit_silence(made, seconds)
+local function limit_silence(made, seconds, strangers)
   local add = made.add_socket
   function made:add_socket(socket)
     self.n_connections = self.n_connections + 1
+    strangers.add(socket)
     loop:wrap(function()
       local fd = socket:pollfd()
       local spoke = M.wait(fd, "r", seconds)
       self.n_connections = self.n_connections - 1
+      if not spoke or tonumber(ffi.C.moth_recv(fd, peeked, 1, PEEK)) == 0 then strangers.spoke(socket) end
       if spoke then return add(self, socket) end
       M.forget(fd)
       socket:close()
@@ -519,7 +567,9 @@ function M.listen(o)
   }
   local ok
   if made then
-    limit_silence(made, o.keep_alive or IDLE)
+    local strangers = Strangers(math.max(8, math.floor((o.connections or math.huge) / 4)))
+    listener.spoke = strangers.spoke
+    limit_silence(made, math.min(SLOW, o.keep_alive or IDLE), strangers)
     ok, message = made:listen()
   end
   if not ok then

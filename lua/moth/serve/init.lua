@@ -17,8 +17,8 @@ local system = require "moth.utils.system"
 
 local M = {}
 
-local names = "models host port batching limits threads device token_file insecure_open hosts admin reload drain \z
-  step_timeout load_timeout"
+local names = "models host port batching limits threads device token_file insecure_open hosts allow_origins admin \z
+  reload drain step_timeout load_timeout"
 
 -- ---- options -----------------------------------------------------------------------------------------
 
@@ -161,6 +161,17 @@ local function configure(o)
     if type(i) ~= "number" then fail("[serve] hosts: expected a list of names, got the key '%s'", tostring(i)) end
     config.hosts[text_of("hosts", host):lower()] = true
   end
+  config.allow_origins = {}
+  if o.allow_origins ~= nil and type(o.allow_origins) ~= "table" then
+    fail("[serve] allow_origins: expected a list of origins, got %s", class.name(o.allow_origins))
+  end
+  for _, origin in each(o.allow_origins or {}) do
+    local text = text_of("allow_origins", origin):lower()
+    if text ~= "*" and text ~= "null" and not text:find "^[%w+.-]+://[^/]+$" then
+      fail("[serve] allow_origins: expected origins such as https://page.example:8080, or *, got '%s'", text)
+    end
+    config.allow_origins[text] = true
+  end
   config.limits = limits_of(o.limits)
   if o.reload ~= nil and o.reload ~= "start_first" and o.reload ~= "stop_first" then
     fail("[serve] reload: expected 'start_first' or 'stop_first', got %s", tostring(o.reload))
@@ -238,6 +249,7 @@ function Server:run(on_ready)
     if name == "SIGHUP" then
       for _, model in ipairs(self.names) do front.spawn(function() self:reload(model) end) end
     else
+      self.interrupted = self.interrupted or name == "SIGINT"
       self:stop()
     end
   end)

@@ -35,17 +35,24 @@ end
 -- A refusal: status 400, with the field's path. Raised as a table, caught in read.
 local function refuse(path, ...) error({ path = path, why = (...):format(select(2, ...)) }, 0) end
 
+--- A text shortened for a message, at a character's end.
+function M.short(s, n)
+  if #s <= n then return s end
+  return (s:sub(1, n):gsub("[\192-\255][\128-\191]*$", "")) .. "…"
+end
+
 -- A value as a message shows it.
 local function shown(v)
-  if type(v) == "string" then return v end
-  return v == nil and "nothing" or require("cjson").encode(v)
+  if v == nil then return "nothing" end
+  local ok, text = pcall(require("cjson").encode, v) -- no infinite numbers, which JSON may have as 1e999
+  return M.short(type(v) == "string" and v or ok and text or tostring(v), 200)
 end
 
 local function fields(t, path, known)
   if type(t) ~= "table" or #t > 0 then refuse(path == "" and "body" or path, "expected an object") end
   for key in each(t) do
     if not known[key] then
-      refuse(path == "" and tostring(key) or path .. "." .. tostring(key), "there is no such field")
+      refuse(path == "" and shown(key) or path .. "." .. shown(key), "there is no such field")
     end
   end
 end

@@ -41,12 +41,6 @@ local function text(v, name)
   return v
 end
 
--- Shortened for a message, at a character's end.
-local function short(s, n)
-  if #s <= n then return s end
-  return (s:sub(1, n):gsub("[\192-\255][\128-\191]*$", "")) .. "…"
-end
-
 -- A text of at most so many bytes.
 local function small_text(most)
   return function(v, name)
@@ -130,7 +124,9 @@ local KWARGS = 2 ^ 16 -- bytes of JSON
 
 local function object(v, name)
   if type(v) ~= "table" or #v > 0 then refuse(name, "expected an object") end
-  local bytes = #json().encode(v)
+  local ok, encoded = pcall(json().encode, v)
+  if not ok then refuse(name, "expected an object that JSON can hold: %s", encoded) end
+  local bytes = #encoded
   if bytes > KWARGS then refuse(name, "expected an object of at most %d bytes, got %d", KWARGS, bytes) end
   return v
 end
@@ -215,7 +211,7 @@ local KINDS = { "invalid_request_error", [401] = "authentication_error", [404] =
 --- The body of an error.
 function M.error(status, message, param)
   local kind = KINDS[status] or status >= 500 and "server_error" or KINDS[1]
-  message, param = short(message, 2000), param and short(param, 200)
+  message, param = kserve.short(message, 2000), param and kserve.short(param, 200)
   return json().encode { error = { message = message, type = kind, param = param or json().null, code = json().null } }
 end
 

@@ -16,6 +16,8 @@ front.now = os.clock -- no event loop runs here
 local function engine_of(signature)
   local model = { name = "m", signature = signature, queue = {} }
   function model.is_ready() return true end
+  function model.lag() return 0 end
+  function model.waiting() return 0 end
   function model:compute(entry)
     local outputs = {}
     for k, output in ipairs(self.signature.outputs) do
@@ -63,12 +65,13 @@ local models = {
       { name = "half", dtype = "float16", shape = { 2 } }, { name = "big", dtype = "uint64", shape = {} } },
     dims = { { input = 2, at = 2, name = "n", min = 2, max = 64, step = 2 },
       { input = 4, at = 1, name = "n", min = 2, max = 64, step = 2 } } },
-  llm = engine_of { platform = "moth_llm", steps = true, max_tokens = 100 },
+  llm = engine_of { platform = "moth_llm", steps = true, max_tokens = 100, max_bytes = 500 },
 }
 local names = { "llm", "mixed", "net" }
 for _, name in ipairs(names) do models[name].name = name end
-local server = { models = models, names = names, hosts = { ["models.example"] = true }, metrics = nil, started = 1,
-  limits = { body = 65536, queue = 8, wait_ms = 1000, connections = 8 },
+local server = { models = models, names = names, hosts = { ["models.example"] = true },
+  allow_origins = { ["https://page.example"] = true }, metrics = nil, started = 1,
+  limits = { body = 65536, held = 2 ^ 20, queue = 8, wait_ms = 1000, connections = 8 },
     listener = { count = function() return 1 end } }
 local guarded = { token = "secret-token" }
 for key, value in pairs(server) do guarded[key] = value end
@@ -121,6 +124,8 @@ local hosts = { "localhost", "127.0.0.1:8000", "[::1]:80", "models.example", "ev
   "[", "::1",
   "1.2.3.4", "\0", "LOCALHOST:1", ("x"):rep(2000) }
 local sizes = { "0", "1", "-1", "16", "65", "99999999999999999999", "1e3", "0x10", "", " 5", "5 ", "\255" }
+local origins = { "http://localhost", "https://localhost", "https://page.example", "null", "", "\255" }
+local types = { "application/json", "application/json; charset=utf-8", "text/plain", "", ";", "\0" }
 local tokens = { "Bearer secret-token", "bearer  secret-token", "Bearer secret-toke", "Bearer", "", "Basic x",
   "Bearer \0" }
 
@@ -151,6 +156,8 @@ function M.make(c)
   if c:one_in(12) then path = c:one_in(2) and c:pick(other_paths) or damage.bytes(c, path):gsub("\n", "") end
   headers[#headers + 1] = { ":authority", c:one_in(15) and c:pick(hosts) or "localhost" }
   if c:one_in(10) then headers[#headers + 1] = { "authorization", c:pick(tokens) } end
+  if c:one_in(20) then headers[#headers + 1] = { "origin", c:pick(origins) } end
+  if c:one_in(20) then headers[#headers + 1] = { "content-type", c:pick(types) } end
   local lines = { method .. " " .. path }
   for _, h in ipairs(headers) do lines[#lines + 1] = h[1] .. ": " .. h[2] end
   return table.concat(lines, "\n") .. "\n\n" .. body
@@ -163,6 +170,7 @@ local Request = {}
 Request.__index = Request
 function Request:header(name) return self.fields[name] end
 function Request.is_gone() return false end
+function Request.let_go() end
 function Request:body(most)
   if #self.bytes > most then return nil, 413, "too large" end
   return self.bytes
