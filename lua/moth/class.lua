@@ -46,6 +46,8 @@ local function name_of(cls) return "class " .. cls.__name end
 -- Fields that are read though they are nowhere are nil. A name that is called as a method is an error that says so; a
 -- name that was read as a field three times is none.
 local reads, unknown = {}, 0
+--- missing(key), for a class with an __index of its own: raises the error of `object:key()`, if that is what the code
+-- does that called it, or returns nil.
 local function missing(key)
   local n = reads[key] or 0
   if n == 3 or unknown > 1e4 or type(key) ~= "string" then return nil end
@@ -79,8 +81,6 @@ end
 --- A subclass of `self`.
 function Object:subclass(name) return class(name, self) end
 
--- missing(key), for a class with an __index of its own: raises the error of `object:key()`, if that is what the code
--- does that called it, or returns nil.
 local M = { Object = Object, construct = construct, missing = missing }
 
 local fields = debug.getfenv

@@ -180,4 +180,16 @@ describe("learning-rate schedules #quick #M208", function()
     again:step()
     assert.equal(1, #lines)
   end)
+
+  it("the base class says what is wrong with last_epoch, and that it has no rate", function()
+    local opt = moth.optim.SGD({ moth.zeros(2):requires_grad_() }, { lr = 0.1 })
+    local base = moth.optim.lr_scheduler.LRScheduler
+    for _, wrong in ipairs { false, "1", 0.5, -2, { { last_epoch = false } }, { { last_epoch = {} } } } do
+      assert.error_matches(function() base(opt, type(wrong) == "table" and wrong[1] or wrong) end,
+        "%[lr_scheduler.LRScheduler%]: last_epoch must be an integer of at least %-1")
+    end
+    assert.error_matches(function() base(opt, { gamma = false }) end, "unknown option 'gamma'")
+    assert.error_matches(function() base(opt, { last_epoch = -1 }) end, "has no rate%(base, epoch%)")
+    assert.error_matches(moth.cumsum, "%[cumsum%] argument 'self' is missing")
+  end)
 end)

@@ -23,7 +23,9 @@ function LRScheduler:__init(optimizer, last_epoch)
   if type(optimizer) ~= "table" or type(optimizer.param_groups) ~= "table" then
     check.fail("[lr_scheduler.%s] expected an optimizer, got %s", self.__name, class.name(optimizer))
   end
-  last_epoch = last_epoch or -1
+  local where = ("[lr_scheduler.%s]"):format(self.__name)
+  if type(last_epoch) == "table" then last_epoch = check.options(where, last_epoch, "last_epoch").last_epoch end
+  last_epoch = last_epoch == nil and -1 or check.integer(where, "last_epoch", last_epoch, -1)
   self.optimizer, self.base_lrs, self.last_epoch = optimizer, {}, last_epoch + 1
   for i, group in ipairs(optimizer.param_groups) do
     if last_epoch >= 0 and not group.initial_lr then
@@ -38,7 +40,10 @@ end
 
 --- rate(base, epoch, i): the learning rate of group i, which began with `base`, after `epoch` steps. Subclasses
 -- override it.
-function LRScheduler:rate() check.fail("lr_scheduler.%s has no rate", self.__name) end
+function LRScheduler:rate()
+  check.fail("[lr_scheduler.%s] has no rate(base, epoch): write one in a subclass, or take one of the schedules here",
+    self.__name)
+end
 
 --- chain(lr, epoch, i): the rate of group i after step `epoch`, from the one before it, `lr`, which other schedules
 -- have changed as well (ChainedScheduler).
