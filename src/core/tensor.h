@@ -43,6 +43,7 @@ struct MothStorage {
   bool foreign;    /* the host owns data: `release`, if set, is called instead of freeing it */
   bool released;   /* its memory was released: moth_storage_resize */
   bool moved;      /* and may have another address since: the dispatcher sets it in tensors */
+  bool computed;   /* the host makes it anew each time a field is read: writing to it is an error */
   int64_t version; /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;

@@ -297,6 +297,32 @@ static MothStatus check_written(const MothCall *c) {
               : MOTH_OK;
 }
 
+static MothStatus check_lasts(const MothTensor *t) {
+  return t->storage->computed
+             ? moth_fail(MOTH_ERR_STATE,
+                         "what is written to this tensor is lost: a module computes it each time "
+                         "its field is read (nn.utils.parametrize, nn.utils.prune). Assign a value "
+                         "to the field, write to the parameter that it is computed from, or to a "
+                         "clone()")
+             : MOTH_OK;
+}
+
+/* An error if a call writes to a tensor of which nobody would see it. */
+static MothStatus check_lost(const MothCall *c) {
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    MOTH_TRY(check_lasts(c->target[i]));
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (!c->op->args[i].mutated)
+      continue;
+    if (v.tag == MOTH_V_TENSOR)
+      MOTH_TRY(check_lasts(v.u.t));
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      MOTH_TRY(check_lasts(v.u.tensors[k]));
+  }
+  return MOTH_OK;
+}
+
 /* An error if the memory of a storage was released, or has moved. */
 static MothStatus check_memory(const MothCall *c) {
   for (int i = 0; i < c->op->nargs; i++) {
@@ -335,6 +361,8 @@ static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
     MOTH_TRY(check_written(c));
+  if (c->target || !op->drops)
+    MOTH_TRY(check_lost(c));
   if (op->composite && !moth_kernel_of(op, c->device.type))
     return run_composite(c);
   if (__builtin_expect(c->keys & MOTH_KEY_OPT_IN, 0))

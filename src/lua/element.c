@@ -146,7 +146,8 @@ static _Thread_local const MothThread *modes MOTH_LUA_TLS;
 static inline bool set_at(const MothHandle *h, const MothLuaState *running, int n, int32_t i,
                           int32_t j, int32_t k, double v) {
   MothTensor *t = h->u.t;
-  if (!t || t->keys != MOTH_KEY_CPU || (t->base && t->base->keys & MOTH_KEY_AUTOGRAD))
+  if (!t || t->keys != MOTH_KEY_CPU || (t->base && t->base->keys & MOTH_KEY_AUTOGRAD) ||
+      t->storage->computed)
     return false;
   if (__builtin_expect(!modes, 0))
     modes = moth_thread_state();

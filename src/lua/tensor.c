@@ -389,6 +389,14 @@ static int b_check_memory(lua_State *L) {
     lua_pushnil(L);
   return 1;
 }
+/* computed(t) -> t, which a module makes anew each time a field is read: writing to it is an error from now on. */
+static int b_computed(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "computed");
+  if (!(t->keys & MOTH_KEY_LAZY)) /* its memory is that of a recorded call */
+    t->storage->computed = true;
+  lua_settop(L, 1);
+  return 1;
+}
 /* A null pointer of a fake tensor would reach C functions through the FFI. */
 static int b_data_ptr(lua_State *L) {
   MothTensor *t = only_tensor(L);
@@ -706,6 +714,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"version", b_version},
                                  {"bump_version", b_bump_version},
                                  {"check_memory", b_check_memory},
+                                 {"computed", b_computed},
                                  {"data_ptr", b_data_ptr},
                                  {"storage_id", b_storage_id},
                                  {"storage_ptr", b_storage_ptr},

@@ -6,6 +6,9 @@
 --
 -- The module gets a class of its own, whose fields of these names are computed; state dicts have
 -- "parametrizations.weight.original", as PyTorch's.
+--
+-- What is written to a computed tensor in place would be lost, and is an error; assigning to the field goes through the
+-- right_inverse of the parametrization.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -15,6 +18,7 @@ local ModuleDict = require "moth.nn.module_dict"
 local ModuleList = require "moth.nn.module_list"
 local Parameter = require "moth.nn.parameter"
 local Ordered = require "moth.nn.ordered"
+local each = require "moth.each"
 
 local M = {}
 
@@ -60,8 +64,31 @@ end
 
 -- Makes the originals those of a value.
 local function assign(self, value)
-  local list = inverted("parametrize", self:children_in_order(), value)
+  local modules = self:children_in_order()
+  for _, m in ipairs(modules) do
+    if not m.right_inverse then
+      check.fail("[nn.utils.parametrize] a value cannot be assigned: %s has no right_inverse(value), which gives the \z
+        original for it", m.__name)
+    end
+  end
+  local list = inverted("parametrize", modules, value)
   for i, t in ipairs(originals(self)) do moth.no_grad(function() t:copy_(list[i]) end) end
+end
+
+-- Whether x is a tensor that a module keeps, or shares its memory with one.
+local function kept(x, list)
+  for _, t in ipairs(originals(list)) do if x:shares_storage(t) then return true end end
+  for _, m in ipairs(list:children_in_order()) do
+    for _, fields in ipairs { m._parameters, m._buffers, m } do
+      for _, t in each(fields) do if B.is_tensor(t) and x:shares_storage(t) then return true end end
+    end
+  end
+  return false
+end
+-- The tensor's value, to which nothing can be written: it would be lost.
+local function value_of(list)
+  local x = list()
+  return B.is_tensor(x) and not kept(x, list) and B.computed(x) or x
 end
 
 -- ---- classes with computed fields --------------------------------------------------------------------
@@ -76,8 +103,8 @@ local function parametrized_class(base)
     local lists = rawget(self, "_parametrized")
     local list = lists and lists[key]
     if list then
-      if depth == 0 then return (list()) end
-      cache[list] = cache[list] or list()
+      if depth == 0 then return (value_of(list)) end
+      cache[list] = cache[list] or value_of(list)
       return cache[list]
     end
     return index(self, key)

@@ -50,9 +50,18 @@ local function pruned_class(base)
   cls.__index = function(self, key)
     local names = rawget(self, "_pruned")
     if names and names[key] then
-      return rawget(self._parameters, key .. "_orig") * rawget(self._buffers, key .. "_mask")
+      return (B.computed(rawget(self._parameters, key .. "_orig") * rawget(self._buffers, key .. "_mask")))
     end
     return index(self, key)
+  end
+  local newindex = base.__newindex
+  cls.__newindex = function(self, key, value)
+    local names = rawget(self, "_pruned")
+    if names and names[key] then
+      check.fail("[nn.utils.prune] %s is %s_orig * %s_mask: write to %s_orig, or call nn.utils.prune.remove(module, \z
+        '%s') first", key, key, key, key, key)
+    end
+    return newindex(self, key, value)
   end
   classes[base] = cls
   return cls
