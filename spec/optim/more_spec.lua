@@ -315,6 +315,53 @@ describe("options of optimizers #quick", function()
 end)
 
 describe("states of optimizers #quick", function()
+  it("of bfloat16 parameters: tensors have their dtype, numbers keep theirs, also as tensors", function()
+    for _, name in ipairs { "Adam", "NAdam", "ASGD", "RAdam", "Adamax" } do
+      for _, capturable in ipairs { false, true } do
+        local function make()
+          local p = nn.Parameter(moth.linspace(-1, 1, 5):to(moth.bfloat16))
+          return p, optim[name]({ p }, { lr = 0.01, capturable = capturable })
+        end
+        local function step(p, o)
+          p.grad = (p:detach() * 3 + 1)
+          o:step()
+        end
+        local p, o = make()
+        for _ = 1, 3 do step(p, o) end
+        local q, other = make()
+        moth.no_grad(q.copy_, q, p)
+        local sd = o:state_dict()
+        for _, key in ipairs(o.scalars) do -- as PyTorch's files have them
+          if type(sd.state[1][key]) == "number" then sd.state[1][key] = moth.tensor(sd.state[1][key]) end
+        end
+        other:load_state_dict(sd)
+        for _, key in ipairs(o.scalars) do
+          local had, has = o.state[p][key], other.state[q][key]
+          if capturable then
+            assert.equal(moth.float32, has:dtype())
+            had, has = had:item(), has:item()
+          end
+          assert.is_true(math.abs(had - has) <= 1e-6 * math.abs(had), name .. " " .. key)
+        end
+        for _ = 1, 3 do
+          step(p, o)
+          step(q, other)
+        end
+        assert.same(p:detach():totable(), q:detach():totable())
+      end
+    end
+    -- a float32 state is rounded to the parameter's dtype, as PyTorch's load_state_dict does
+    local p = nn.Parameter(moth.ones(3))
+    local o = optim.Adam({ p })
+    p.grad = moth.full({ 3 }, 0.3)
+    o:step()
+    local q = nn.Parameter(moth.ones(3):to(moth.bfloat16))
+    local low = optim.Adam({ q })
+    low:load_state_dict(o:state_dict())
+    assert.equal(moth.bfloat16, low.state[q].exp_avg:dtype())
+    assert.equal(1, low.state[q].step)
+  end)
+
   it("come from PyTorch's files and go on as there", function()
     local saved = moth.load "spec/io/fixtures/adam.pt"
     local w, b = saved.w:requires_grad_(), saved.b:requires_grad_()

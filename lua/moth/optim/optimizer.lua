@@ -330,16 +330,16 @@ function Optimizer:state_dict()
   return sd
 end
 
--- Copies a tensor of a loaded state to the parameter's device and, if floating-point, its dtype; a count
--- of steps keeps its own: a half would lose it.
-local function restored(value, p, key)
+-- Copies a tensor of a loaded state to the parameter's device and, if floating-point, its dtype, as PyTorch does; the
+-- numbers of a state, such as the count of steps, keep their own: a half would lose them.
+local function restored(value, p, numbers, key)
   if B.is_tensor(value) then
-    local float = B.tensor_dtype(value).is_floating_point and key ~= "step"
+    local float = B.tensor_dtype(value).is_floating_point and not numbers[key]
     return moth.to_copy(value, { dtype = float and B.tensor_dtype(p) or nil, device = B.tensor_device(p) })
   end
   if type(value) ~= "table" then return value end
   local out = {}
-  for k, v in each(value) do out[k] = restored(v, p, k) end
+  for k, v in each(value) do out[k] = restored(v, p, numbers, k) end
   return out
 end
 
@@ -425,7 +425,8 @@ Optimizer.own_shape, Optimizer.nullable = {}, {}
 --- Loads the state_dict of an optimizer over the same parameters: moth's, or one of PyTorch's that torch.save wrote.
 function Optimizer:load_state_dict(sd)
   check_saved(self, sd)
-  local state, shared = setmetatable({}, state_meta), {}
+  local state, shared, numbers = setmetatable({}, state_meta), {}, { step = true }
+  for _, key in ipairs(self.scalars or {}) do numbers[key] = true end
   for g, group in ipairs(self.param_groups) do
     local saved, capturable = sd.param_groups[g], group.capturable
     for key, value in each(saved) do
@@ -444,7 +445,7 @@ function Optimizer:load_state_dict(sd)
     for i, p in ipairs(group.params) do
       local of = sd.state[saved.params[i]]
       if of and next(of) ~= nil then
-        state[p] = moth.no_grad(restored, of, p)
+        state[p] = moth.no_grad(restored, of, p, numbers)
         as_kept(self, state[p], group, p, shared)
       end
     end
