@@ -39,10 +39,12 @@ typedef enum MothStatus {
   MOTH_ERR_INTERRUPTED /* the host's flag for Ctrl-C was set in the middle of an op */
 } MothStatus;
 
-/* Types from MOTH_USER on are those of backends that were registered. */
+/* Tensors of MOTH_META have a shape and a dtype, but no memory: they are fake. Types from MOTH_USER on are those of
+ * backends that were registered. */
 typedef enum MothDeviceType {
   MOTH_CPU = 0,
   MOTH_CUDA,
+  MOTH_META,
   MOTH_USER,
   MOTH_NDEVICES = 8 /* the largest number of types */
 } MothDeviceType;

@@ -152,7 +152,7 @@ describe("tensor", function()
       assert.is_false(pcall(moth.device, name), name)
     end
     for _, name in ipairs { "mps", "xla" } do
-      fails("device '" .. name .. "': expected cpu, cuda, cuda:N or a registered backend; backend not built",
+      fails("device '" .. name .. "': expected cpu, cuda, cuda:N, meta or a registered backend; backend not built",
         moth.device, name)
     end
     assert.equal("cpu", moth.backends()[1])

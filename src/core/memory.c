@@ -62,7 +62,7 @@ MothStatus moth_device_check(MothDevice d) {
 }
 
 const char *moth_device_format(MothDevice d, char *buf, size_t n) {
-  if (d.type == MOTH_CPU)
+  if (d.type == MOTH_CPU || d.type == MOTH_META)
     snprintf(buf, n, "%s", moth_memory(d.type)->name);
   else
     snprintf(buf, n, "%s:%d", moth_memory(d.type)->name, d.index);

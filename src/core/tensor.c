@@ -237,6 +237,7 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
   MothTensor *t = header_new();
   if (!t)
     return MOTH_ERR_MEMORY;
+  fake |= device.type == MOTH_META;
   MothStatus status = MOTH_OK;
   if (!set_small(t, ndim, shape, itemsize)) {
     status = moth_shape_numel(ndim, shape, itemsize, &t->numel);
@@ -713,6 +714,7 @@ const char *moth_tensor_format(const MothTensor *t, char *buf, size_t n) {
   snprintf(buf, n, "%s %s %s%s", moth_dtype_name((MothDType)t->dtype),
            moth_shape_format(t->ndim, t->shape, shape, sizeof shape),
            moth_device_format(t->device, device, sizeof device),
-           (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE ? " (fake)" : "");
+           (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY | MOTH_KEY_META)) == MOTH_KEY_FAKE ? " (fake)"
+                                                                                        : "");
   return buf;
 }

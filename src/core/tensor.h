@@ -16,6 +16,7 @@ typedef _Atomic int64_t MothRefs;
 enum {
   MOTH_KEY_CPU = 1u << MOTH_CPU,
   MOTH_KEY_CUDA = 1u << MOTH_CUDA,
+  MOTH_KEY_META = 1u << MOTH_META, /* and always MOTH_KEY_FAKE */
   MOTH_KEY_USER = 1u << MOTH_USER,
   MOTH_KEY_FAKE = 1u << 8,
   MOTH_KEY_BELOW = 1u << 9, /* interceptors below autograd */

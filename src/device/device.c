@@ -34,6 +34,25 @@ static MothStatus nobody_copy(int index, void *to, const void *from, size_t n) {
 }
 static const MothDeviceOps nobody = {
     .memory = {"user", nobody_why_not, nobody_alloc, nobody_free, nobody_copy, nobody_copy}};
+/* Of meta nothing is allocated or copied: its tensors are fake. */
+static const char *meta_why_not(int index) {
+  return index ? "there is one device of this type" : NULL;
+}
+static void *meta_alloc(int index, size_t n) {
+  (void)index;
+  (void)n;
+  moth_fail(MOTH_ERR_STATE, "the device meta has no memory");
+  return NULL;
+}
+static MothStatus meta_copy(int index, void *to, const void *from, size_t n) {
+  (void)index;
+  (void)to;
+  (void)from;
+  (void)n;
+  return moth_fail(MOTH_ERR_STATE, "tensors of the device meta have no values");
+}
+static const MothDeviceOps meta = {
+    .memory = {"meta", meta_why_not, meta_alloc, nobody_free, meta_copy, meta_copy}};
 static MothDeviceOps cpu;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those that write */
@@ -62,6 +81,7 @@ __attribute__((constructor)) static void device_init(void) {
   cpu.streams = &moth_cpu_streams;
   moth_device_replace(MOTH_CPU, &cpu);
   moth_device_replace(MOTH_CUDA, &moth_cuda_device);
+  moth_device_replace(MOTH_META, &meta);
   for (int i = MOTH_USER; i < MOTH_NDEVICES; i++)
     moth_device_replace((MothDeviceType)i, &nobody);
 }
@@ -157,5 +177,6 @@ MothStatus moth_device_parse(const char *s, MothDevice *out) {
   }
   return moth_fail(
       MOTH_ERR_VALUE,
-      "device '%s': expected cpu, cuda, cuda:N or a registered backend; backend not built", s);
+      "device '%s': expected cpu, cuda, cuda:N, meta or a registered backend; backend not built",
+      s);
 }

@@ -230,6 +230,8 @@ static MothStatus settle_device(MothCall *c) {
     for (int i = 0; i < op->nargs; i++)
       if (op->args[i].type == MOTH_T_DEVICE && c->args[i].tag == MOTH_V_DEVICE)
         c->device = (MothDevice){(uint8_t)(c->args[i].u.i >> 8), (uint8_t)c->args[i].u.i};
+    if (c->device.type == MOTH_META)
+      c->keys |= MOTH_KEY_FAKE;
   } else if (devices & (devices - 1) || devices == MOTH_KEY_CUDA) {
     if (!op->cross_device)
       return check_devices(c);
@@ -357,6 +359,24 @@ static inline bool sees_parts(const MothCall *c) {
 static MothStatus no_rule(const MothOp *op);
 static MothStatus wait_for_lazy(MothCall *c);
 
+/* A call with tensors of the device meta, or whose results are there: it computes nothing. Results elsewhere need values,
+ * but for those of factories (zeros_like), unless all new tensors are fake. */
+static MothStatus settle_meta(MothCall *c) {
+  if (c->device.type == MOTH_META) {
+    c->keys |= MOTH_KEY_FAKE;
+    return MOTH_OK;
+  }
+  if (moth_thread.include & MOTH_KEY_FAKE)
+    return MOTH_OK;
+  if (c->op->kind != MOTH_KIND_FACTORY)
+    return moth_fail(MOTH_ERR_STATE,
+                     "a tensor of the device meta has no values that could be copied; make one of "
+                     "its size by empty_like(x, { device = \"cpu\" }), the tensors of a module by "
+                     "to_empty { device = \"cpu\" }");
+  c->keys &= ~(uint32_t)MOTH_KEY_FAKE;
+  return MOTH_OK;
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
@@ -381,6 +401,10 @@ static MothStatus run_backend(MothCall *c) {
     MOTH_TRY(op->shape(c, metas));
     c->dtype = metas[0].compute;
     c->device = metas[0].device;
+    if (__builtin_expect((c->keys & MOTH_KEY_META) || c->device.type == MOTH_META, 0)) {
+      MOTH_TRY(settle_meta(c));
+      computes = op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE);
+    }
     s = moth_make_results(c, metas);
     if (__builtin_expect(s != MOTH_OK, 0)) {
       release_results(c); /* the first of two may be allocated */

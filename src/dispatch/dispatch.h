@@ -326,7 +326,8 @@ MOTH_API MothStatus moth_made_as(const MothTensor *t, MothTensor **out);
  *   return moth_leave_as(keep, t, moth_zeros(…, out), out); */
 static inline uint32_t moth_enter_as(const MothTensor *t) {
   uint32_t keep = moth_thread_state()->include;
-  moth_thread_state()->include |= t->keys & MOTH_KEY_FAKE;
+  if (!(t->keys & MOTH_KEY_META)) /* beside one of the device meta a tensor of the CPU is real */
+    moth_thread_state()->include |= t->keys & MOTH_KEY_FAKE;
   return keep;
 }
 static inline MothStatus moth_leave_as(uint32_t keep, const MothTensor *t, MothStatus s,

@@ -359,11 +359,11 @@ local set_to_none = signature("zero_grad(bool set_to_none=true)", all)
 --- Removes the gradients; set_to_none = false: fills them with zeros, in place.
 function Module:zero_grad(...) Parameter.zero_grads(self:parameters(), set_to_none(...)) end
 
---- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers.
-function Module:convert(fn)
+--- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers; recurse = false: of m itself.
+function Module:convert(fn, recurse)
   local done = {}
   moth.no_grad(function()
-    for _, m in ipairs(self:modules()) do
+    for _, m in ipairs(recurse == false and { self } or self:modules()) do
       for name, p in Ordered.items(m:registry("_parameters")) do
         done[p] = done[p] or Parameter.convert(p, fn) -- a shared parameter stays one
         m:put_registered("_parameters", name, done[p])

@@ -55,12 +55,13 @@ return function(Module)
   --- Converts parameters and buffers of floating-point numbers.
   function Module:type(...) return self:to(B.dtype((dtype_of(...)))) end
 
-  local emptied = signature("to_empty(*, device device)", all)
+  local emptied = signature("to_empty(*, device device, bool recurse=true)", all)
 
-  --- Moves to a device; parameters and buffers have no values there.
+  --- Moves to a device, in place; parameters and buffers have no values there: for modules that were made on the device
+  -- meta. recurse = false: only those of the module itself.
   function Module:to_empty(...)
-    local device = emptied(...)
-    return self:convert(function(t) return moth.empty_like(t, { device = device }) end)
+    local device, recurse = emptied(...)
+    return self:convert(function(t) return moth.empty_like(t, { device = device }) end, recurse)
   end
 
 end

@@ -123,7 +123,13 @@ end
 local function copy_all(own, source, skipped)
   for name, t in Ordered.items(own) do
     local from = rawget(source, name)
-    if from ~= nil and not skipped[name] then t:copy_(from) end
+    if from ~= nil and not skipped[name] then
+      if B.tensor_device(t).type == "meta" and B.tensor_device(from).type ~= "meta" then
+        check.fail("load_state_dict: %s is on the device meta, which keeps no values; load with { assign = true }, or \z
+          call to_empty { device = \"cpu\" } on the module first", name)
+      end
+      t:copy_(from)
+    end
   end
 end
 

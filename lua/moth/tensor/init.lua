@@ -91,6 +91,8 @@ method("shares_storage(Tensor input, Tensor other)", B.shares_storage)
 
 method("is_floating_point(Tensor input)", function(x) return B.tensor_dtype(x).is_floating_point end)
 method("is_cuda(Tensor input)", function(x) return B.tensor_device(x).type == "cuda" end)
+--- Whether x is on the device meta: it has a shape and a dtype, but no values.
+method("is_meta(Tensor input)", function(x) return B.tensor_device(x).type == "meta" end)
 --- The device's ordinal; -1 on the cpu.
 method("get_device(Tensor input)", function(x)
   local d = B.tensor_device(x)

@@ -104,7 +104,7 @@ local function footer(x)
   local size = B.size(x)
   local s = ("[moth.%s %s, %s"):format(B.tensor_dtype(x).name, #size == 0 and "0-dim" or table.concat(size, "x"),
     tostring(B.tensor_device(x)))
-  if B.is_fake(x) then s = s .. ", fake" end
+  if B.is_fake(x) and B.tensor_device(x).type ~= "meta" then s = s .. ", fake" end
   if B.batch_level(x) > 0 then s = s .. ", inside vmap" end
   local fn = B.requires_grad(x) and B.grad_fn(x)
   if fn then s = s .. ", grad_fn=" .. tostring(fn) elseif B.requires_grad(x) then s = s .. ", requires_grad" end

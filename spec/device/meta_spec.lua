@@ -1,0 +1,133 @@
+-- The device meta: tensors and modules with shapes and dtypes, without memory.
+local moth = require "moth"
+local nn = moth.nn
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok, pattern)
+  assert.matches(pattern, message)
+  assert.matches("meta_spec%.lua:%d+:", message)
+end
+local function like(shape, dtype, x)
+  assert.same(shape, { unpack(x:size()) })
+  assert.equal(dtype, x:dtype())
+  assert.is_true(x:is_meta())
+  assert.is_true(x:is_fake())
+  assert.equal("meta", tostring(x:device()))
+end
+local meta = { device = "meta" }
+
+describe("the device meta #quick", function()
+  it("makes tensors of any size, by factories, to() and *_like", function()
+    like({ 3 }, moth.float32, moth.zeros(3, meta))
+    like({ 1000000, 1000000 }, moth.float32, moth.randn(1000000, 1000000, meta))
+    like({ 5 }, moth.int64, moth.arange(5, meta))
+    like({ 2 }, moth.float32, moth.tensor({ 1, 2 }, meta))
+    like({ 2, 3 }, moth.float64, moth.ones(2, 3):to { device = "meta", dtype = moth.float64 })
+    like({ 2 }, moth.float32, moth.empty_like(moth.ones(2), meta))
+    like({ 3 }, moth.float32, moth.zeros(3, meta):to("meta"))
+    assert.is_false(moth.zeros(1):is_meta())
+    assert.equal("[moth.float32 3, meta]", tostring(moth.zeros(3, meta)))
+    fails("there is one device", moth.zeros, 3, { device = "meta:1" })
+  end)
+
+  it("gives shapes, dtypes and strides of ops", function()
+    local x = moth.ones(2, 3, meta)
+    like({ 2, 4 }, moth.float32, x:mm(moth.ones(3, 4, meta)))
+    like({ 2, 3 }, moth.float64, x + moth.ones(3, { device = "meta", dtype = moth.float64 }))
+    like({ 2, 3 }, moth.float32, x * moth.tensor(2)) -- a number of the CPU goes with it, as in PyTorch
+    like({ 2, 3 }, moth.bool, x:gt(0))
+    like({}, moth.float32, x:sum())
+    like({ 2 }, moth.float32, x:t()[1])
+    assert.same({ 1, 3 }, { unpack(x:t():stride()) })
+    like({ 3, 2 }, moth.float32, x:t():contiguous())
+    like({ 2, 3 }, moth.float32, (x:sort(2)))
+    like({ 2, 3 }, moth.float32, x:add_(1):uniform_():clone())
+    like({ 1, 2, 3, 3 }, moth.float32, nn.Conv2d(1, 2, 3, meta)(moth.zeros(1, 1, 5, 5, meta)))
+    like({ 3 }, moth.complex64, moth.fft.fft(moth.zeros(3, meta)))
+  end)
+
+  it("has no values to read, save or copy", function()
+    local x = moth.zeros(3, meta)
+    fails("no values", function() return moth.ones(1, meta):item() end)
+    fails("no values", x.tolist, x)
+    fails("no memory", x.data_ptr, x)
+    fails("no values", moth.equal, x, x)
+    fails("fake", x.nonzero, x)
+    for _, name in ipairs { ".pt", ".safetensors", ".npy" } do
+      fails("no values", moth.save, name == ".npy" and x or { x = x }, os.tmpname() .. name)
+    end
+    fails("device meta has no values that could be copied; make one of its size by empty_like", x.to, x, "cpu")
+    fails("device meta has no values", x.cpu, x)
+    local y = moth.ones(3)
+    fails("a real tensor cannot take the values of a fake one", y.copy_, y, x)
+    assert.same({ 1, 1, 1 }, y:totable())
+    like({ 3 }, moth.float32, x:copy_(y))
+  end)
+
+  it("does not mix with others", function()
+    local x, y = moth.zeros(3, meta), moth.ones(3)
+    local pattern = "on the same device, but found .*meta"
+    fails(pattern, function() return x + y end)
+    fails(pattern, function() return y * x end)
+    fails(pattern, moth.mv, moth.ones(3, 3), x)
+    fails(pattern, moth.cat, { x, y })
+    fails(pattern, nn.Linear(3, 2, meta), y)
+  end)
+
+  it("is left by factories like its tensors", function()
+    local x = moth.zeros(3, meta)
+    local cpu = { device = "cpu" }
+    assert.same({ 0, 0, 0 }, moth.zeros_like(x, cpu):totable())
+    assert.same({ 1, 1, 1 }, moth.ones_like(x, cpu):totable())
+    assert.same({ 2, 2, 2 }, moth.full_like(x, 2, cpu):totable())
+    assert.same({ 0, 0 }, x:new_zeros({ 2 }, cpu):totable())
+    assert.is_true(moth.rand_like(x, cpu):lt(1):all():item())
+    assert.same({ 3 }, { unpack(moth.empty_like(x, cpu):fill_(1):size()) })
+  end)
+
+  it("takes gradients and steps of optimizers", function()
+    local net = nn.Sequential(nn.Linear(3, 4, meta), nn.ReLU(), nn.Linear(4, 2, meta))
+    local opt = moth.optim.Adam(net:parameters(), { lr = 0.1 })
+    local y = net(moth.zeros(5, 3, meta))
+    like({ 5, 2 }, moth.float32, y)
+    y:sum():backward()
+    like({ 4, 3 }, moth.float32, net[1].weight.grad)
+    opt:step()
+    assert.equal(26, net:num_parameters())
+  end)
+end)
+
+describe("modules on the device meta #quick", function()
+  local source = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+  local x = moth.ones(4, 3)
+
+  it("get their values by load_state_dict { assign = true }", function()
+    local net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)):to("meta")
+    like({ 2, 3 }, moth.float32, net[1].weight)
+    like({ 2 }, moth.float32, net[2].running_mean)
+    fails("weight is on the device meta, which keeps no values; load with { assign = true }", net.load_state_dict, net,
+      source:state_dict())
+    local weight = net[1].weight
+    net:load_state_dict(source:state_dict(), { assign = true })
+    assert.is_true(rawequal(weight, net[1].weight))
+    assert.same(source:eval()(x):detach():totable(), net:eval()(x):detach():totable())
+  end)
+
+  it("get memory by to_empty", function()
+    local net = nn.Sequential(nn.Linear(3, 2, meta), nn.BatchNorm1d(2):to("meta"))
+    fails("the tensors of a module by to_empty", net.to, net, "cpu")
+    fails("device", net.to_empty, net)
+    local weight = net[1].weight
+    assert.equal(net, net:to_empty { device = "cpu" })
+    assert.is_true(rawequal(weight, net[1].weight))
+    assert.equal("cpu", tostring(net[2].running_mean:device()))
+    net:load_state_dict(source:state_dict())
+    assert.same(source:eval()(x):detach():totable(), net:eval()(x):detach():totable())
+    local outer = nn.Sequential(nn.Linear(3, 2, meta))
+    outer.scale = nn.Parameter(moth.ones(1, meta))
+    outer:to_empty { device = "cpu", recurse = false }
+    assert.is_false(outer.scale:is_meta())
+    assert.is_true(outer[1].weight:is_meta())
+  end)
+end)
