@@ -228,7 +228,7 @@ define("hinge_embedding_loss", "Tensor input, Tensor target, number margin=1, RE
 define("soft_margin_loss", "Tensor input, Tensor target, REDUCTION",
   function(x, y, reduction)
     paired("soft_margin_loss", "input", x, "target", y)
-    return reduce((-(y * x)):softplus(), reduction)
+    return reduce(-(y * x):log_sigmoid(), reduction)
   end)
 
 --- rate - target log(rate), input being log(rate) (or rate, with log_input = false); full = false: without Stirling's
