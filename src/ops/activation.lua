@@ -108,7 +108,7 @@ return {
   samples = { "rand(5,3) * 0.8 + 0.1", "rand(5,3), 0.1" },
   doc = "log(self / (1 - self)); self is cut to [eps, 1 - eps] if eps is given." },
 { "prelu(Tensor self, Tensor weight) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = [[
     local ones = ones_n(self.ndim)
     local w = reshape(weight, when(gt(self.ndim, 1), replace(ones, 1, weight.numel), ones))

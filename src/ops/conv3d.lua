@@ -142,7 +142,7 @@ return {
   doc = "The transpose of conv3d as a map: input (N, C, D, H, W), weight (C, K / groups, kd, kh, kw). Sizes are those \z
     of conv_transpose2d." },
 { "max_pool3d_with_indices(Tensor self, int[3] kernel_size >= 1, int[3]? stride=kernel_size >= 1, int[3]? padding=0 >= 0, int[3]? dilation=1 >= 1, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
-  kind = "composite", expr = pooled .. both, check = { volume, filled, float_self },
+  kind = "composite", amp = "high", expr = pooled .. both, check = { volume, filled, float_self },
   grad = "composite",
   reference = "max_pool3d_with_indices",
   samples = {
@@ -154,7 +154,7 @@ return {
   },
   doc = "The largest element of every window, and its position in the flattened volume (D H W), from index_base." },
 { "max_pool3d(Tensor self, int[3] kernel_size >= 1, int[3]? stride=kernel_size >= 1, int[3]? padding=0 >= 0, int[3]? dilation=1 >= 1, bool ceil_mode=false) -> Tensor",
-  kind = "composite", expr = pooled .. values, check = { volume, filled, float_self },
+  kind = "composite", amp = "high", expr = pooled .. values, check = { volume, filled, float_self },
   grad = "composite",
   reference = "max_pool3d",
   samples = { "randn(2,3,4,6,4), 2", "randn(1,2,5,4,6), {3,2,2}, 2, 1", "randn(0,2,4,4,4), 2" },
@@ -164,7 +164,7 @@ return {
   },
   doc = "The largest element of every window; stride is kernel_size where not given." },
 { "avg_pool3d(Tensor self, int[3] kernel_size >= 1, int[3]? stride=kernel_size >= 1, int[3]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = sizes .. [[
     local own = given(divisor_override)
     local k, s, p = drop_n(kernel_size, 1), drop_n(stride, 1), drop_n(padding, 1)
@@ -188,7 +188,7 @@ return {
   },
   doc = "The mean of every window; stride is kernel_size where not given." },
 { "adaptive_avg_pool3d(Tensor self, int[3] output_size >= -1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = sizes .. [[
     local y = adaptive_avg_pool2d(reshape(as(self, working(self)), planes), drop_n(output_size, 1))
     local z = adaptive_avg_pool2d(reshape(y, list(n, c, d, y.shape[-2] * y.shape[-1])), list(output_size[0], -1))
@@ -213,7 +213,7 @@ return {
   },
   doc = "The largest elements of output_size windows that cover the volume, and their positions in it (D H W)." },
 { "adaptive_max_pool3d(Tensor self, int[3] output_size >= -1) -> Tensor",
-  kind = "composite", expr = adaptive .. values, check = { volume, filled, float_self },
+  kind = "composite", amp = "high", expr = adaptive .. values, check = { volume, filled, float_self },
   grad = "composite",
   reference = "adaptive_max_pool3d",
   samples = { "randn(2,3,5,6,7), {2,3,4}", "randn(3,5,4,5), 1" },

@@ -17,7 +17,7 @@ local whole = { "tensor({{1,0},{0,1}},{dtype=int64})", "float|low precision" }
 return {
 -- ---- Cholesky ----------------------------------------------------------------------------------------
 { "linalg_cholesky_ex(Tensor A, bool upper=false, bool check_errors=false) -> (Tensor, Tensor)",
-  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" }, out = { "*D N N", "*D : int32" }, check = { precise "A" }, stats = 1,
+  kind = "extern", amp = "high", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" }, out = { "*D N N", "*D : int32" }, check = { precise "A" }, stats = 1,
   grad = { A = "cholesky_backward(grad, result, upper)" },
   reference = "cholesky_ex", tolerance = rounding,
   samples = { "spd(3,3)", "spd(2,3,3), true", "spd(0,0)", "spd(2,0,3,3)", "spd(2,3,1,1)" },
@@ -26,7 +26,7 @@ return {
   doc = "The triangular factor of symmetric positive-definite matrices, L L' = A (upper: U' U), of which one triangle is read; \z
     and per matrix 0, or the order of the leading minor that is not positive-definite (check_errors: an error)." },
 { "linalg_cholesky(Tensor A, bool upper=false) -> Tensor",
-  kind = "composite", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", check = { square "A", precise "A" },
   expr = [[
     local l, info = linalg_cholesky_ex(A, upper, true)
     return l]],
@@ -35,7 +35,7 @@ return {
   errors = { not_square, vector, { "zeros(3,2,2)", "matrix 1 of the batch is not positive%-definite" } },
   doc = "The triangular factor of symmetric positive-definite matrices: L L' = A, or with upper U' U = A." },
 { "cholesky_solve(Tensor self, Tensor L, bool upper=false) -> Tensor",
-  kind = "composite", check = { matrix "self", square "L", precise "self" },
+  kind = "composite", amp = "high", check = { matrix "self", square "L", precise "self" },
   expr = [[
     local lower = when(upper, adjoint(L), L)
     return linalg_solve_triangular(adjoint(lower), linalg_solve_triangular(lower, self, false), true)]],
@@ -44,7 +44,7 @@ return {
   errors = { { "randn(3), randn(3,3)", "at least 2" }, { "randn(3,1), randn(2,3)", "square" }, { "randn(2,1), randn(3,3)", "rows|shape" } },
   doc = "X with A X = self, where L is A's Cholesky factor." },
 { "cholesky_inverse(Tensor L, bool upper=false) -> Tensor",
-  kind = "composite", check = { square "L", precise "L" },
+  kind = "composite", amp = "high", check = { square "L", precise "L" },
   expr = "cholesky_solve(eye_like(L), L, upper)",
   grad = "composite", reference = "cholesky_inverse", tolerance = rounding,
   samples = { "randn(3,3) + 3 * eye(3)", "randn(2,3,3) + 3 * eye(3), true" },
@@ -64,7 +64,7 @@ return {
   errors = { { "randn(2,3), randn(2,3), true, false", "must have the shape" }, { "randn(3,3), randn(2,3), true, false", "must have the shape" } },
   doc = "X with A X = B, of one triangle of A; unitriangular: its diagonal counts as 1." },
 { "linalg_solve_triangular(Tensor A, Tensor B, bool upper, bool left=true, bool unitriangular=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   check = { square "A", matrix "B", precise "A",
     { "equal(when(left, B.shape[-2], B.shape[-1]), A.shape[-1])", "A {A.shape} and B {B.shape} do not fit: A X = B needs as many rows, X A = B as many columns" } },
   expr = [[
@@ -80,7 +80,7 @@ return {
 
 -- ---- LU ------------------------------------------------------------------------------------------------
 { "linalg_lu_factor_ex(Tensor A, bool pivot=true, bool check_errors=false) -> (Tensor, Tensor, Tensor)",
-  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact" }, let = { K = "smaller(M, N)" },
+  kind = "extern", amp = "high", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact" }, let = { K = "smaller(M, N)" },
   out = { "*D M N", "*D K : int32", "*D : int32" }, check = { precise "A" }, stats = 1,
   grad = { A = "lu_backward(grad, result, result1)" },
   reference = "lu_factor", tolerance = rounding,
@@ -89,7 +89,7 @@ return {
   doc = "L and U of P L U = A in one matrix (L below the diagonal, its own is 1), the pivots (row i was exchanged with row \z
     pivots[i], from 1, as LAPACK has it), and per matrix 0, or the first position on U's diagonal that is 0." },
 { "linalg_lu_factor(Tensor A, bool pivot=true) -> (Tensor, Tensor)",
-  kind = "composite", check = { matrix "A", precise "A" },
+  kind = "composite", amp = "high", check = { matrix "A", precise "A" },
   expr = [[
     local lu, pivots, info = linalg_lu_factor_ex(A, pivot, true)
     return lu, pivots]],
@@ -140,7 +140,7 @@ return {
     { "randn(3,3), tensor({1,2},{dtype=int64}), randn(3,1), false", "must have the shape" } },
   doc = "X with A X = B (turned: A' X = B), of the factors of A." },
 { "linalg_lu_solve(Tensor LU, IndexTensor pivots, Tensor B, bool left=true, bool adjoint=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   check = { square "LU", matrix "B", precise "LU",
     { "equal(when(left, B.shape[-2], B.shape[-1]), LU.shape[-1])", "LU {LU.shape} and B {B.shape} do not fit" },
     { "same_list(pivots.shape, first_n(LU.shape, LU.ndim - 1))", "pivots must have the shape {first_n(LU.shape, LU.ndim - 1)}, got {pivots.shape}" } },
@@ -157,7 +157,7 @@ return {
   errors = { { "randn(3,3), tensor({1,2,3},{dtype=int64}), randn(2,3)", "do not fit" }, { "randn(3,3), tensor({1,2},{dtype=int64}), randn(3,1)", "pivots must have" } },
   doc = "X with A X = B (without left: X A = B; adjoint: of A'), from linalg.lu_factor(A)." },
 { "lu_solve(Tensor self, Tensor LU_data, IndexTensor LU_pivots) -> Tensor",
-  kind = "composite", expr = "linalg_lu_solve(LU_data, LU_pivots, self)", check = { square "LU_data", matrix "self" },
+  kind = "composite", amp = "high", expr = "linalg_lu_solve(LU_data, LU_pivots, self)", check = { square "LU_data", matrix "self" },
   grad = "composite", reference = "old_lu_solve", tolerance = rounding,
   samples = { "randn(3,2), randn(3,3) + 2 * eye(3), tensor({2,3,3},{dtype=int64})" },
   errors = { { "randn(3), randn(3,3), tensor({1,2,3},{dtype=int64})", "at least 2" } },
@@ -181,7 +181,7 @@ return {
   errors = { { "randn(2,3), randn(2,1)", "square" }, { "zeros(2,2), randn(2,1)", "the matrix is singular: U%[1, 1%] is 0" } },
   doc = "X with A X = B, A's factors and pivots, and info of linalg.lu_factor_ex." },
 { "linalg_solve_ex(Tensor A, Tensor B, bool left=true, bool check_errors=false) -> (Tensor, Tensor)",
-  kind = "composite", stats = 1,
+  kind = "composite", amp = "high", stats = 1,
   check = { square "A", precise "A",
     { "either(is_vector_of(A, B), gt(B.ndim, 1))", "B {B.shape} is neither a vector nor matrices for A {A.shape}" },
     { "equal(when(is_vector_of(A, B), when(left, B.shape[-1], -1), when(left, B.shape[-2], B.shape[-1])), A.shape[-1])",
@@ -198,7 +198,7 @@ return {
   doc = "X with A X = B (without left: X A = B), and per matrix 0, or where it is found singular. B is a vector if it has one \z
     dimension, or the shape of A without the last one." },
 { "linalg_solve(Tensor A, Tensor B, bool left=true) -> Tensor",
-  kind = "composite", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", check = { square "A", precise "A" },
   expr = [[
     local x, info = linalg_solve_ex(A, B, left, true)
     return x]],
@@ -207,7 +207,7 @@ return {
   errors = { { "zeros(2,2), randn(2)", "the matrix is singular" }, { "randn(3,3), randn(2)", "do not fit" } },
   doc = "X with A X = B; without left X A = B. Singular matrices are errors." },
 { "linalg_inv_ex(Tensor A, bool check_errors=false) -> (Tensor, Tensor)",
-  kind = "composite", keep = true, stats = 1, check = { square "A", precise "A" },
+  kind = "composite", amp = "high", keep = true, stats = 1, check = { square "A", precise "A" },
   expr = [[
     local x, lu, pivots, info = native_solve(A, eye_like(A), check_errors)
     return x, info]],
@@ -217,7 +217,7 @@ return {
   errors = { not_square, vector, { "zeros(3,2,2), true", "matrix 1 of the batch is singular" } },
   doc = "The inverses of matrices, and per matrix 0, or where it is found singular." },
 { "linalg_inv(Tensor A) -> Tensor",
-  kind = "composite", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", check = { square "A", precise "A" },
   expr = [[
     local x, info = linalg_inv_ex(A, true)
     return x]],
@@ -226,7 +226,7 @@ return {
   errors = { not_square, vector, { "zeros(2,2)", "the matrix is singular: U%[1, 1%] is 0" } },
   doc = "The inverses of square matrices. Singular ones are errors." },
 { "linalg_det(Tensor A) -> Tensor",
-  kind = "composite", keep = true, check = { square "A", precise "A" },
+  kind = "composite", amp = "high", keep = true, check = { square "A", precise "A" },
   expr = [[
     local lu, pivots, info = linalg_lu_factor_ex(A)
     return prod(diagonal(lu, 0, -2, -1), list(-1)) * exchanges_sign(pivots)]],
@@ -246,7 +246,7 @@ return {
   errors = { not_square, vector },
   doc = "The derivative of the determinant, also of singular matrices." },
 { "linalg_slogdet(Tensor A) -> (Tensor, Tensor)",
-  kind = "composite", keep = true, check = { square "A", precise "A" },
+  kind = "composite", amp = "high", keep = true, check = { square "A", precise "A" },
   expr = [[
     local lu, pivots, info = linalg_lu_factor_ex(A)
     local d = diagonal(lu, 0, -2, -1)
@@ -278,7 +278,7 @@ return {
   errors = { vector, whole, { "randn(2,2), 'full'", "mode" } },
   doc = "The factors of A = Q R, by Householder reflections." },
 { "linalg_qr(Tensor A, enum('reduced','complete','r') mode='reduced') -> (Tensor, Tensor)",
-  kind = "composite", check = { matrix "A", precise "A" },
+  kind = "composite", amp = "high", check = { matrix "A", precise "A" },
   expr = [[
     local q, r = native_qr(A, mode)
     local alone, factor = native_qr(A, "reduced") -- R's derivative needs Q
@@ -289,7 +289,7 @@ return {
   errors = { vector, whole, { "randn(2,2), 'full'", "mode" } },
   doc = "Q with orthonormal columns and an upper triangle R with Q R = A. mode: reduced, complete (Q is square) or r (Q is empty)." },
 { "geqrf(Tensor self) -> (Tensor, Tensor)",
-  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { self = "*D M N : inexact" }, let = { K = "smaller(M, N)" }, out = { "*D M N", "*D K" }, check = { precise "self" },
+  kind = "extern", amp = "high", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { self = "*D M N : inexact" }, let = { K = "smaller(M, N)" }, out = { "*D M N", "*D K" }, check = { precise "self" },
   grad = "unimplemented", reference = "geqrf", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,4,3)", "randn(3,4)", "randn(0,3)" },
   errors = { vector, whole },
@@ -302,7 +302,7 @@ return {
   errors = { { "randn(2,3), randn(1,2)", "no more columns" } },
   doc = "linalg.householder_product, without derivative." },
 { "linalg_householder_product(Tensor A, Tensor tau) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   check = { matrix "A", precise "A", { "both(ge(A.shape[-2], A.shape[-1]), both(gt(tau.ndim, 0), ge(A.shape[-1], tau.shape[-1])))",
       "expected no more columns than rows, and no more scales than columns, got {A.shape} and {tau.shape}" },
     { "same_list(batch_of(A), first_n(tau.shape, tau.ndim - 1))", "tau must have the shape {join(batch_of(A), list(tau.shape[-1]))}, got {tau.shape}" } },
@@ -324,7 +324,7 @@ return {
   errors = { { "randn(4,3), rand(1,2), randn(3,2), true, false", "do not fit" } },
   doc = "ormqr, without derivative." },
 { "ormqr(Tensor self, Tensor tau, Tensor other, bool left=true, bool transpose=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   check = { matrix "self", matrix "other", precise "self",
     { "both(gt(tau.ndim, 0), both(ge(self.shape[-1], tau.shape[-1]), ge(self.shape[-2], tau.shape[-1])))", "no more scales than columns are expected, got {self.shape} and {tau.shape}" },
     { "equal(self.shape[-2], when(left, other.shape[-2], other.shape[-1]))", "self {self.shape} and other {other.shape} do not fit" },
@@ -351,14 +351,14 @@ return {
   errors = { { "randn(2,3), 'L', true", "must have the shape" }, { "randn(2,2), 'A', true", "UPLO" }, { "tensor{{1,0},{nan,1}}, 'L', true", "infinite or NaN" } },
   doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric (hermitian) matrices of which one triangle is read." },
 { "linalg_eigh(Tensor A, enum('L','U') UPLO='L') -> (Tensor, Tensor)",
-  kind = "composite", expr = "native_eigh(A, UPLO, true)", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", expr = "native_eigh(A, UPLO, true)", check = { square "A", precise "A" },
   grad = "composite", reference = "eigh", tolerance = rounding,
   samples = { "sym(3,3)", "sym(2,3,3), 'U'" },
   errors = { not_square, vector, { "randn(2,2), 'A'", "UPLO" } },
   doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric (hermitian) matrices, of which the triangle UPLO is read. \z
     The largest component of each vector is positive." },
 { "linalg_eigvalsh(Tensor A, enum('L','U') UPLO='L') -> Tensor",
-  kind = "composite", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", check = { square "A", precise "A" },
   expr = [[
     local w, v = native_eigh(A, UPLO, records(A))
     return w]],
@@ -378,7 +378,7 @@ return {
   errors = { { "randn(3), true, true", "at least 2|must have" }, { "tensor({{1,0},{0,1}},{dtype=int64}), true, true", "float" }, { "tensor{{1,0},{nan,1}}, true, true", "infinite or NaN" } },
   doc = "linalg.svd; without vectors U and V' are empty." },
 { "linalg_svd(Tensor A, bool full_matrices=true, string? driver=none) -> (Tensor, Tensor, Tensor)",
-  kind = "composite", expr = "native_svd(A, full_matrices, true)",
+  kind = "composite", amp = "high", expr = "native_svd(A, full_matrices, true)",
   check = { matrix "A", precise "A", { "negate(given(driver))", "driver is for CUDA alone" } },
   grad = "composite", reference = "svd", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,4,3), false", "randn(2,3,4), false" },
@@ -386,7 +386,7 @@ return {
   doc = "U, S and V' with U diag(S) V' = A: orthonormal columns and rows, and singular values from the largest to the smallest. \z
     Without full_matrices U and V' have only min(m, n) columns and rows. The largest component of each column of U is positive." },
 { "linalg_svdvals(Tensor A, string? driver=none) -> Tensor",
-  kind = "composite", check = { matrix "A", precise "A", { "negate(given(driver))", "driver is for CUDA alone" } },
+  kind = "composite", amp = "high", check = { matrix "A", precise "A", { "negate(given(driver))", "driver is for CUDA alone" } },
   expr = [[
     local u, s, vh = native_svd(A, false, records(A))
     return s]],
@@ -395,7 +395,7 @@ return {
   errors = { vector, whole },
   doc = "The singular values of matrices, from the largest to the smallest." },
 { "linalg_pinv(Tensor A, Operand? atol=none, Operand? rtol=none, bool hermitian=false) -> Tensor",
-  kind = "composite", keep = true, check = { matrix "A", precise "A", { "either(negate(hermitian), equal(A.shape[-1], A.shape[-2]))", "expected square matrices, got {A.shape}" } },
+  kind = "composite", amp = "high", keep = true, check = { matrix "A", precise "A", { "either(negate(hermitian), equal(A.shape[-1], A.shape[-2]))", "expected square matrices, got {A.shape}" } },
   expr = [[
     local u, s, vh = native_svd(A, false, true)
     local w, v = native_eigh(A, "L", true)
@@ -411,7 +411,7 @@ return {
   doc = "Pseudo-inverses. Singular values up to max(atol, rtol s1) count as 0; rtol is max(m, n) eps if neither is given. \z
     hermitian: by eigenvalues of A, which is symmetric." },
 { "linalg_matrix_rank(Tensor A, Operand? atol=none, Operand? rtol=none, bool hermitian=false) -> Tensor",
-  kind = "composite", check = { matrix "A", precise "A", { "either(negate(hermitian), equal(A.shape[-1], A.shape[-2]))", "expected square matrices, got {A.shape}" } },
+  kind = "composite", amp = "high", check = { matrix "A", precise "A", { "either(negate(hermitian), equal(A.shape[-1], A.shape[-2]))", "expected square matrices, got {A.shape}" } },
   expr = [[
     local a = detach(A)
     local u, s, vh = native_svd(a, false, false)
@@ -433,14 +433,14 @@ return {
   errors = { { "randn(2,3), true", "must have the shape" }, { "randn(3), true", "must have" }, { "tensor{{1,0},{nan,1}}, true", "infinite or NaN" } },
   doc = "linalg.eig; without vectors the second result is empty." },
 { "linalg_eig(Tensor A) -> (Tensor, Tensor)",
-  kind = "composite", expr = "native_eig(A, true)", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", expr = "native_eig(A, true)", check = { square "A", precise "A" },
   grad = "composite", none = "spec/ops/complex_spec.lua: the results are complex",
   samples = { "randn(3,3)", "randn(2,3,3)" },
   errors = { not_square, vector, whole },
   doc = "Eigenvalues, in no certain order, and eigenvectors (columns, of norm 1) of square matrices: complex numbers. The \z
     largest component of each vector is real and positive." },
 { "linalg_eigvals(Tensor A) -> Tensor",
-  kind = "composite", check = { square "A", precise "A" },
+  kind = "composite", amp = "high", check = { square "A", precise "A" },
   expr = [[
     local w, v = native_eig(A, records(A))
     return w]],
@@ -486,7 +486,7 @@ return {
   errors = { { "randn(3,3), tensor({1,2,-4},{dtype=int64}), randn(3,1)", "between 1 and 3|expected 1 to 3" } },
   doc = "X with A X = B, of linalg.ldl_factor(A)." },
 { "linalg_ldl_solve(Tensor LD, IndexTensor pivots, Tensor B, bool hermitian=false) -> Tensor",
-  kind = "composite", keep = true,
+  kind = "composite", amp = "high", keep = true,
   check = { square "LD", matrix "B", precise "LD", { "equal(B.shape[-2], LD.shape[-1])", "LD {LD.shape} and B {B.shape} do not fit" },
     { "same_list(pivots.shape, first_n(LD.shape, LD.ndim - 1))", "pivots must have the shape {first_n(LD.shape, LD.ndim - 1)}, got {pivots.shape}" } },
   expr = [[

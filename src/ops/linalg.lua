@@ -42,7 +42,7 @@ return {
   },
   doc = "beta * self + alpha * mat1 @ mat2." },
 { "matmul(Tensor self, Tensor other) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = [[
     local as_many = both(both(equal(self.ndim, 3), equal(other.ndim, 3)), equal(self.shape[0], other.shape[0]))
     local batches = when(as_many, bmm(self, other), batched_product(self, other))
@@ -87,7 +87,7 @@ return {
   errors = { { "randn(3), randn(4)", "size" }, { "randn(2,2), randn(2)", "1%-D" } },
   doc = "Inner product of two vectors." },
 { "mv(Tensor self, Tensor vec) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = "squeeze(mm(self, unsqueeze(vec, 1)), 1)",
   check = {
     { "both(equal(self.ndim, 2), equal(vec.ndim, 1))",
@@ -145,7 +145,7 @@ return {
   errors = { { "randn(2), randn(2,3,4), randn(2,5,5)", "cannot be multiplied|batch" } },
   doc = "beta self + alpha batch1 @ batch2; with beta 0 self counts for nothing." },
 { "trace(Tensor self) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "sum(diagonal(self, 0, 0, 1))",
   check = {
     { "equal(self.ndim, 2)",
@@ -174,7 +174,7 @@ return {
   doc = "Of a vector the matrix with it on a diagonal (above the main one: diagonal > 0), of a matrix a copy of that \z
     diagonal." },
 { "addmv(Tensor self, Tensor mat, Tensor vec, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = "added(self, mv(mat, vec), beta, alpha)",
   check = { frac, { "both(equal(mat.ndim, 2), equal(vec.ndim, 1))", "expected a 2-D mat and a 1-D vec" } },
   grad = "composite",
@@ -183,7 +183,7 @@ return {
   errors = { { "randn(3), randn(3,4), randn(3)", "cannot be multiplied" }, { "randn(3), randn(3), randn(3)", "2%-D" } },
   doc = "beta self + alpha mat @ vec; with beta 0 self counts for nothing." },
 { "addr(Tensor self, Tensor vec1, Tensor vec2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = [[
     local y = added(self, outer(vec1, vec2), beta, alpha)
     return when(either(inexact(y), is_int(self)), y, when(is_int(vec1), y, to(y, dtype_named("bool"))))]],
@@ -194,7 +194,7 @@ return {
   errors = { { "randn(3,3), randn(3), randn(4)", "broadcast|expand" }, { "randn(3), randn(1,3), randn(3)", "1%-D" } },
   doc = "beta self + alpha outer(vec1, vec2); with beta 0 self counts for nothing." },
 { "addbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = [[
     local work = working(batch1)
     return as(added(as(self, work), as(sum(bmm(as(batch1, work), as(batch2, work)), list(0)), work), beta, alpha), batch1.dtype)]],
@@ -222,7 +222,7 @@ return {
   errors = { { "randn(3), randn(4)", "last sizes differ" } },
   doc = "Sums of products over the last dimensions." },
 { "linalg_cross(Tensor self, Tensor other, Dim dim=-1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "widest",
   expr = [[
     local size = wide(self.shape, other.shape)
     local a, b = expand(as(self, working(self)), size), expand(as(other, working(other)), size)
@@ -237,7 +237,7 @@ return {
   errors = { { "randn(4), randn(4)", "size 3" }, { "randn(3), randn(2,3)", "as many" }, { "randn(3), randn(3), 2", "out of range" } },
   doc = "The cross product of vectors along dim." },
 { "linalg_vecdot(Tensor x, Tensor y, Dim dim=-1) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "low",
   expr = [[
     local size = wide(x.shape, y.shape)
     return when(inexact(x), op.sum(conj(x) * y, list(dim + length(size) - x.ndim)),

@@ -41,7 +41,7 @@ return {
   samples = { "randn(3,4), randn(3,4), 0.1, 3, -5, 5" },
   doc = "Derivative of fake_quantize: grad_output where the quantised value is in [quant_min, quant_max], else 0." },
 { "fake_quantize_per_tensor_affine(Tensor self, Operand scale, Operand zero_point, int quant_min, int quant_max) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "fake_quantize(self, scale, zero_point, quant_min, quant_max)",
   check = { of_floats, bounds },
   grad = "composite", none = "fake_quantize has one",

@@ -89,7 +89,7 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "randn(2,0)", "no elements" } },
   doc = "The most frequent value along dim (the smallest of several), and the position of its last element." },
 { "quantile(Tensor self, Operand q, Dim? dim=none, bool keepdim=false, enum('linear','lower','higher','midpoint','nearest') interpolation='linear', index_base) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "narrowed(quantile_of(as(self, working(self)), q, dim, keepdim, interpolation, false), self)",
   check = {
     is_float,
@@ -105,7 +105,7 @@ return {
   doc = "The q-quantiles along dim (of all elements), between the two neighbours by interpolation; several q stand in a \z
     first dimension. NaN if an element is NaN." },
 { "nanquantile(Tensor self, Operand q, Dim? dim=none, bool keepdim=false, enum('linear','lower','higher','midpoint','nearest') interpolation='linear', index_base) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "narrowed(quantile_of(as(self, working(self)), q, dim, keepdim, interpolation, true), self)",
   check = {
     is_float,

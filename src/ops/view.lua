@@ -205,7 +205,7 @@ return {
   samples = { "view_as_complex(randn(2,3,2))" },
   doc = "A complex tensor as floats: the last dimension, of size 2, has real and imaginary parts." },
 { "view_as_complex(Tensor self) -> Tensor",
-  kind = "view", shape = "view_as_complex",
+  kind = "view", amp = "high", shape = "view_as_complex",
   grad = { self = "view_as_real(grad)" },
   none = "spec/ops/complex_spec.lua: the generated samples are real",
   samples = { "randn(2,3,2)" },
@@ -238,7 +238,7 @@ return {
   samples = { "randn(2,3)" },
   doc = "The conjugate, computed at once; a real tensor as it is." },
 { "complex(Tensor real, Tensor imag) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local shape = wide(real.shape, imag.shape)
     return view_as_complex(stack(tensors(expand(real, shape), expand(imag, shape)), -1))]],
@@ -256,7 +256,7 @@ return {
   },
   doc = "Complex numbers of real and imaginary parts, broadcast." },
 { "polar(Tensor abs, Tensor angle) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "complex(abs * cos(angle), abs * sin(angle))",
   check = {
     { "either(equal(abs.dtype, dtype_named('float32')), equal(abs.dtype, dtype_named('float64')))",

@@ -107,6 +107,18 @@ M.is_autocast_available = signature("amp.is_autocast_available(device device)", 
   return B.device_types()[(tostring(device):gsub(":%d+$", ""))] or false
 end)
 
+local low = { bfloat16 = true, float16 = true }
+
+--- For functions made in Lua that lose too much in a lower dtype: tensors, or nil, in float32 where autocast is on for
+-- their devices.
+function M.wide(x, ...)
+  if x and low[B.tensor_dtype(x).name] and B.autocast_state()[B.tensor_device(x).type] then
+    x = x:to(B.dtype("float32"))
+  end
+  if select("#", ...) == 0 then return x end
+  return x, M.wide(...)
+end
+
 -- functions with a derivative of their own ---------------------------------------------------------------
 
 local function cast_all(value, dtype, types)

@@ -6,6 +6,7 @@
 -- Real tensors of the transforms that take complex ones become complex; integers the default float dtype.
 local B = require "moth_lua"
 local ops = B.ops
+local wide = require("moth.amp.autocast").wide
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 
@@ -18,6 +19,8 @@ local function inexact(x)
   local d = B.tensor_dtype(x)
   if d.is_complex or d.name == "float32" or d.name == "float64" then return x end
   if d.is_floating_point then
+    local cast = wide(x)
+    if B.tensor_dtype(cast) ~= d then return cast end
     check.fail("[fft] expected float32, float64 or a complex dtype, got %s; use x:float()", d.name)
   end
   return ops.to(x, { dtype = B.default_dtype().name == "float64" and "float64" or "float32" })

@@ -3,6 +3,7 @@
 -- Factorizations, systems and norms of float32, float64 and complex tensors by LAPACK, with derivatives of every order
 -- (src/ops/decompositions.lua has their records).
 local B = require "moth_lua"
+local in_float32 = require("moth.amp.autocast").wide
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
@@ -167,6 +168,7 @@ end)
 -- else empty). rcond: singular values up to rcond times the largest count as 0; max(m, n) eps if it is not given.
 M.lstsq = signature("linalg.lstsq(Tensor A, Tensor B, number rcond?, *, 'gels'|'gelsy'|'gelsd'|'gelss' driver='gelsy')",
   function(a, b, rcond, o)
+    a, b = in_float32(a, b)
     local dims = B.dim(a)
     if dims < 2 or B.dim(b) < 1 then
       check.fail("[linalg.lstsq] expected matrices and right-hand sides, got %s and %s", B.format(a), B.format(b))

@@ -4,6 +4,7 @@
 --     local y = F.grid_sample(x, grid)             -- x (N, C, H, W), grid (N, OH, OW, 2) of (x, y) in [-1, 1]
 local B = require "moth_lua"
 local moth = require "moth"
+local wide = require("moth.amp.autocast").wide
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local ops = B.ops
@@ -82,6 +83,7 @@ F.grid_sample = signature("F.grid_sample(Tensor input, Tensor grid, \z
   'bilinear'|'nearest'|'bicubic' mode='bilinear', \z
   'zeros'|'border'|'reflection' padding_mode='zeros', bool align_corners=false)",
   function(x, grid, mode, padding_mode, align_corners)
+    x, grid = wide(x, grid)
     local size, g = B.size(x), B.size(grid)
     local n = #size - 2
     if n ~= 2 and n ~= 3 or #g ~= n + 2 or g[n + 2] ~= n or g[1] ~= size[1] then

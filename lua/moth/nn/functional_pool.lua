@@ -2,6 +2,7 @@
 -- Parameters are PyTorch's, in its order.
 local B = require "moth_lua"
 local moth = require "moth"
+local wide = require("moth.amp.autocast").wide
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local sizes = require "moth.nn.sizes"
@@ -55,6 +56,7 @@ local function fractional(n)
   define(name, "Tensor input, int|int[] kernel_size, int|int[] output_size?, number|number[] output_ratio?, \z
     bool return_indices=false, Tensor _random_samples?", function(x, kernel, output_size, ratio, positions, samples)
     local where = "F." .. name
+    x = wide(x)
     if B.dim(x) ~= n + 1 and B.dim(x) ~= n + 2 then
       check.fail("[%s] expected %d or %d dimensions, got %s", where, n + 1, n + 2, B.format(x))
     end
@@ -124,6 +126,7 @@ local function unpooling(n)
   --- Values put back at the positions that pooling gave, zeros elsewhere: (N, C, sizes) -> (N, C, output_size).
   define(name, "Tensor input, Tensor indices, count|count[] kernel_size, count|count[] stride?, \z
     size|size[] padding=0, size[] output_size?", function(x, at, kernel, stride, padding, output_size)
+    x = wide(x)
     local size = B.size(x)
     local lead, cells, inner, out = #size - n, 1, 1, {}
     if lead < 1 or lead > 2 then

@@ -365,6 +365,9 @@ local function cells(kind)
       if list[i] and not batched then from[i] = from[i]:unsqueeze(1) end
     end
     local gx = moth.linear(x, self.weight_ih, self.bias_ih)
+    if B.autocast_state()[B.tensor_device(gx).type] then -- the state in the gates' dtype, as the layers' ops have it
+      for i = 1, n do from[i] = from[i]:to(B.tensor_dtype(gx)) end
+    end
     local after = step_of(kind, self.nonlinearity)(gx, from, self.weight_hh, self.bias_hh)
     for i = 1, n do if not batched then after[i] = after[i]:squeeze(1) end end
     return after[1], after[2]
