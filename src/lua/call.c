@@ -31,7 +31,6 @@ typedef struct Reader {
   int looked_at; /* the stack index of the table that was examined last */
   Table table;   /* this */
   int mixed;     /* where the trailing table is a list with options behind it, else 0 */
-  bool meta;     /* device = "meta": the results are fake */
 } Reader;
 
 static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
@@ -328,10 +327,6 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
     if (type != LUA_TSTRING && !moth_lua_handle(L, idx, MOTH_MAGIC_DEVICE))
       bad(r, a, "a device such as \"cpu\"", idx);
     MothDevice device;
-    if (type == LUA_TSTRING && !strcmp(lua_tostring(L, idx), "meta")) {
-      r->meta = true;
-      return moth_v_device((MothDevice){MOTH_CPU, 0});
-    }
     if (type == LUA_TSTRING && moth_device_parse(lua_tostring(L, idx), &device))
       moth_lua_error(L, "[%s] argument '%s': %s", r->op->name, a->name, moth_error_text(1));
     return moth_v_device(moth_lua_check_device(L, idx));
@@ -533,7 +528,7 @@ static MothStatus pin(MothTensor **t) {
 
 /* Options of a call besides the arguments of its schema. */
 typedef struct Options {
-  bool requires_grad, pinned, meta;
+  bool requires_grad, pinned;
   MothTensor *out;
 } Options;
 
@@ -596,7 +591,6 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
   int at = 1, i = 0;
   r->nints = 0;
   r->mixed = r->looked_at = 0;
-  r->meta = false;
   if (lua_isnil(L, top)) { /* nil behind a table: an optional argument that a wrapper passed on */
     int last = top;
     while (last > 1 && lua_isnil(L, last))
@@ -653,22 +647,6 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
   for (i = 0; entry->floats >> i; i++)
     if (entry->floats >> i & 1 && args[i].tag == MOTH_V_INT)
       args[i] = moth_v_float((double)args[i].u.i);
-  options->meta = r->meta && !(moth_thread_state()->include & MOTH_KEY_FAKE);
-}
-
-/* What was there already, as x:to("meta") has it, becomes fake, too. */
-static MothStatus all_fake(MothValue *results, int n) {
-  MothStatus s = MOTH_OK;
-  for (int i = 0; i < n; i++) {
-    MothTensor *t = results[i].u.t, *fake;
-    if (s == MOTH_OK && !moth_tensor_is_fake(t) && !(s = moth_tensor_fake_of(t, &fake))) {
-      moth_tensor_release(t);
-      results[i].u.t = fake;
-    }
-  }
-  for (int i = 0; s != MOTH_OK && i < n; i++)
-    moth_tensor_release(results[i].u.t);
-  return s;
 }
 
 /* Applies the options of a factory (requires_grad, pin_memory) to its result. */
@@ -743,7 +721,7 @@ static int op_call(lua_State *L) {
   MothVariant variant = entry->variant;
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   MothTensor *self = NULL, **target = NULL;
-  Options options = {false, false, false, NULL};
+  Options options = {false, false, NULL};
   Reader r; /* holds the lists */
   moth_lua_enter(L);
   int top = lua_gettop(L);
@@ -769,17 +747,8 @@ static int op_call(lua_State *L) {
     target = &options.out;
   }
   bool forwarded = entry->index_base == 0 && moth_lua_current; /* from C */
-  if (__builtin_expect(options.meta, 0)) {                     /* fake mode, for this call */
-    moth_lua_sync(L);
-    moth_thread_state()->include |= MOTH_KEY_FAKE;
-  }
   MothStatus s = run(L, op, variant, args, target, results,
                      !(options.pinned || options.requires_grad || forwarded));
-  if (__builtin_expect(options.meta, 0)) {
-    moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_FAKE;
-    if (s == MOTH_OK)
-      s = all_fake(results, op->nresults);
-  }
   if (s == MOTH_OK && (options.pinned || options.requires_grad))
     s = finish_factory(&options, &results[0].u.t);
   if (__builtin_expect(s != MOTH_OK, 0))

@@ -376,9 +376,6 @@ function Module:convert(fn, recurse)
   return self
 end
 
--- "meta", fake tensors, is no device by itself.
-local function place_of(device) return device == "meta" and device or B.device(device) end
-
 --- Moves and converts in place: m:to("cuda"), m:to(moth.float64), m:to{dtype = …, device = …}, m:to(tensor).
 -- A dtype concerns floating-point parameters and buffers only.
 function Module:to(...)
@@ -386,11 +383,11 @@ function Module:to(...)
   for i = 1, select("#", ...) do
     local a = select(i, ...)
     if B.is_dtype(a) then dtype = a
-    elseif B.is_device(a) or type(a) == "string" then device = place_of(a)
+    elseif B.is_device(a) or type(a) == "string" then device = B.device(a)
     elseif B.is_tensor(a) then dtype, device = B.tensor_dtype(a), B.tensor_device(a)
     else
       local o = check.options("Module:to", a, "dtype device non_blocking")
-      dtype, device = o.dtype or dtype, o.device and place_of(o.device) or device
+      dtype, device = o.dtype or dtype, o.device and B.device(o.device) or device
     end
   end
   dtype = dtype and B.dtype(dtype)
