@@ -66,6 +66,23 @@ describe("losses #quick", function()
     assert.equal("[3]", tostring(F.nll_loss(logp, y, { reduction = "none", ignore_index = 3 }):size()))
   end)
 
+  it("where all targets are ignored the mean is NaN, and the gradients are 0", function()
+    for _, shape in ipairs { {}, { 2 }, { 2, 3 } } do
+      local size = { unpack(shape) }
+      table.insert(size, #size == 0 and 1 or 2, 4)
+      local y = moth.full(shape, 2, { dtype = moth.int64 })
+      for _, name in ipairs { "nll_loss", "cross_entropy" } do
+        for _, w in ipairs { false, moth.tensor { 1, 2, 3, 4 } } do
+          local x = moth.randn(size):requires_grad_(true)
+          local loss = F[name](x, y, { weight = w or nil, ignore_index = 2 })
+          loss:backward()
+          assert.is_true(loss:isnan():item(), name)
+          assert.is_true(x.grad:equal(moth.zeros(size)), name)
+        end
+      end
+    end
+  end)
+
   it("MSELoss and L1Loss are means over all elements #M183", function()
     local x, y = moth.tensor({ { 1, 2 }, { 3, 5 } }), moth.tensor({ { 1, 0 }, { 0, 1 } })
     assert.equal((4 + 9 + 16) / 4, nn.MSELoss()(x, y):item())

@@ -118,7 +118,11 @@ define("nll_loss", "Tensor input, Tensor target, Tensor weight?, int ignore_inde
     local weight = counts:to(input:dtype())
     if given then weight = weight * given:index_select(1, at) end
     local loss = picked * weight
-    if reduction == "mean" then return loss:sum() / weight:sum() end
+    if reduction == "mean" then -- where all are ignored it is NaN, but the gradients are 0
+      local total = weight:sum()
+      local nothing = total:eq(0)
+      return loss:sum() / moth.where(nothing, 1, total) + moth.where(nothing, 0 / 0, moth.zeros_like(total))
+    end
     if reduction == "none" then return loss:view(B.size(target)) end
     return reduce(loss, reduction)
   end)
