@@ -279,7 +279,8 @@ describe("PyTorch's files #M197", function()
       ["4\n1\n3\nV 1\n"] = "Torch7 file.*torchfile", ["\3\0\0\0\1\0\0\0\1\0\0\0"] = "Torch7 file",
       ['{"a":1}\n{"a":2}\n'] = "JSON, a value in each line.*moth.data.JSONL", ['[1, 2]'] = "this is JSON;",
       ["\0\0\8\1\0\0\0\2"] = "IDX file.*moth.datasets.IDX", ["hello\n"] = "this is text;.*moth.data.TextLines",
-      ["%PDF-1.4"] = "PDF", ["(\181/\253"] = "zstd.*unpack" } do
+      ["version https://git-lfs.github.com/spec/v1\noid sha256:1\n"] = "pointer of Git LFS.*git lfs pull",
+      ["<!DOCTYPE html>\n<html>404</html>"] = "a web page", ["%PDF-1.4"] = "PDF", ["(\181/\253"] = "zstd.*unpack" } do
       assert.error_matches(function() moth.load(write(text)) end, why)
       assert.error_matches(function() moth.export.load(write(text)) end, why)
     end

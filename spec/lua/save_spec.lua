@@ -78,6 +78,10 @@ describe("save and load #quick", function()
   end)
 
   it("refuses what cannot be saved, by its path", function()
+    for _, ending in ipairs { "", ".pt" } do
+      assert.error_matches(function() moth.save(moth.nn.Linear(1, 1), "unused" .. ending) end,
+        "save: a Linear cannot be saved; save its :state_dict%(%)")
+    end
     local path = temporary()
     assert.error_matches(function() moth.save({ a = { f = print } }, path) end, "function at 'a%.f'")
     local loop = {}

@@ -55,7 +55,7 @@ local function pack_table(t, path, out, depth)
     return parts
   end
   if not ordered and type(meta) == "table" and rawget(meta, "__name") then
-    error(("save: a %s at '%s' cannot be saved%s"):format(meta.__name, path,
+    error(("save: a %s%s cannot be saved%s"):format(meta.__name, path == "" and "" or " at '" .. path .. "'",
       type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
   end
   out.seen[t] = true

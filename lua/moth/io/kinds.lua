@@ -48,9 +48,15 @@ local function is_text(head) return head ~= "" and not head:find "[%z\1-\8\14-\3
 
 -- The kind of text by its name, else by how it begins.
 local function text_of(path, head)
+  local line = head:match "^%s*([^\n]*)"
+  if head:find "^version https://git%-lfs" then
+    return { "a pointer of Git LFS, not the file that it stands for", "git lfs pull fetches the file" }
+  end
+  if line:lower():find "^<!doctype html" or line:lower():find "^<html" then
+    return { "a web page, as a download gives that failed", "fetch the file again; look at the page for the reason" }
+  end
   local found = texts[path:lower():match "%.(%w+)$" or ""]
   if found then return found end
-  local line = head:match "^%s*([^\n]*)"
   if line:find "^{.*}%s*$" and head:find "\n%s*{" then return texts.jsonl end
   if line:find "^[{%[]" and head:find '^%s*[{%[][%s]*["%d%[{%]}-]' then return texts.json end
   return texts.txt

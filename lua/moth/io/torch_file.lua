@@ -146,7 +146,7 @@ local function write_table(t, path, out, depth)
   if depth > 300 or out.seen[t] then error(("save: the table at '%s' contains itself"):format(path), 0) end
   local meta = getmetatable(t)
   if type(meta) == "table" and rawget(meta, "__name") and not Ordered.is(t) then
-    error(("save: a %s at '%s' cannot be saved%s"):format(meta.__name, path,
+    error(("save: a %s%s cannot be saved%s"):format(meta.__name, path == "" and "" or " at '" .. path .. "'",
       type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
   end
   out.seen[t] = true
