@@ -60,6 +60,14 @@ describe("launcher #quick", function()
     assert.equals("one\ntwo\nthree", (run([[$M -e 'print "one" os.execute "echo two" io.write "three"' | cat]])))
   end)
 
+  it("says that its output could not be written, but not of a pipe whose reader has gone", function()
+    local text, status = run [[$M -e 'print(1)' > /dev/full]]
+    assert.matches("^moth: standard output could not be written", text)
+    assert.equal(1, status)
+    assert.equal("1\n", (run [[$M -e 'for i = 1, 1e5 do print(i) end' | head -1]]))
+    assert.equal(0, select(2, run [[$M -e 'print(1)' >&-]]))
+  end)
+
   it("says what it needs on a processor from before 2009", function()
     local qemu = io.popen("command -v qemu-x86_64"):read "*a":match "%S+"
     if not qemu or (os.getenv "LD_PRELOAD" or "") ~= "" then return pending "needs qemu-x86_64, and no sanitizer" end

@@ -2,6 +2,7 @@
  *
  * It is a Lua host like any other: it links libluajit (moth_lua.so finds the Lua symbols there), finds the
  * modules relative to its own path, runs the command line, and closes the state. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -530,6 +531,12 @@ static int run_command(lua_State *L) {
   return 0;
 }
 
+/* Whether who read standard output has gone, as `head -1` does, or has closed it: that is no error. */
+static bool stdout_is_closed_pipe(void) {
+  struct pollfd fd = {.fd = STDOUT_FILENO};
+  return poll(&fd, 1, 0) > 0 && (fd.revents & (POLLERR | POLLNVAL));
+}
+
 int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF,
           0); /* also into a pipe or a file: who reads it sees how far the program is */
@@ -544,7 +551,9 @@ int main(int argc, char **argv) {
   if (command.status && was_interrupted)
     command.status = 128 + SIGINT;
   lua_close(L);
-  if (fflush(stdout) != 0)
+  if ((fflush(stdout) != 0 || ferror(stdout)) && !stdout_is_closed_pipe()) {
+    fputs("moth: standard output could not be written to the end (is the disk full?)\n", stderr);
     return 1;
+  }
   return status ? 1 : command.status;
 }
