@@ -51,9 +51,11 @@ local reads, unknown = {}, 0
 local function missing(key)
   local n = reads[key] or 0
   if n == 3 or unknown > 1e4 or type(key) ~= "string" then return nil end
+  reads[key] = 3 -- while method looks
+  local wrong = require("moth.lang.hints").method(key)
+  reads[key] = wrong and n or n + 1
+  if wrong then require("moth.utils.check").fail("%s", wrong) end
   if n == 0 then unknown = unknown + 1 end
-  reads[key] = n + 1
-  return (require("moth.lang.hints").method(key))
 end
 local function look(_, key)
   local value = Object[key]

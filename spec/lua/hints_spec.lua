@@ -25,6 +25,16 @@ describe("an unknown method", function()
     says("TensorDataset has no method 'gett'; did you mean 'get'%?$", set, "o:gett(1)")
     says("DataLoader has no method 'itr'; did you mean 'iter'%?$", moth.data.DataLoader(set), "o:itr()")
   end)
+  it("is told again and again", function()
+    local lin = nn.Linear(1, 1)
+    for _ = 1, 9 do says("Linear has no method 'toldagain'", lin, "o:toldagain()") end
+  end)
+  it("of an object that is of no class is a hint of the launcher", function()
+    local function ends(code) return (child(code)) end
+    assert.matches("'kees' %(a nil value%); did you mean 'keys'%?",
+      ends "local sd = moth.nn.Linear(1, 1):state_dict() print(1, sd:kees())")
+    assert.matches("'get_stat' %(a nil value%); did you mean 'get_state'%?", ends "moth.Generator(1):get_stat()")
+  end)
   it("of a class of the user's, in a line with other calls", function()
     local Point = class "Point"
     function Point.norm() return 1 end

@@ -24,25 +24,25 @@ do
 end
 
 -- Whether the line of `f` that runs calls the method `key` of something, and does not read it as a field as well, as
--- `if o.x then o:x() end` does. @treturn int the slot of the object, or nil
+-- `if o.x then o:x() end` does. @treturn int the slot of the object, or nil; and that of its copy, the first argument
 local function called(f, line, key)
   if not GET then return nil end
-  local found
+  local found, copy
   for pc = 1, util.funcinfo(f).bytecodes - 1 do
     if util.funcinfo(f, pc).currentline == line then
       local op, a, b, c = decode(f, pc)
       if op == GET and util.funck(f, -c - 1) == key then
         local before, slot, _, _, from = decode(f, pc - 1)
         if not (before == MOV and slot == a + APART and from == b) then return nil end
-        found = found or b
+        if not found then found, copy = b, slot end
       end
     end
   end
-  return found
+  return found, copy
 end
 
---- Raises the error of `object:key(…)`, if that is what the Lua code does just now with a key that its object lacks; a
--- field that is read is left alone. It is called by __index, of which there may be three in a chain.
+--- The error of `object:key(…)`, if that is what the Lua code does just now with a key that its object lacks; nil for a
+-- field that is read. It is called by __index, of which there may be three in a chain.
 function M.method(key)
   local object
   for level = 3, 6 do
@@ -60,7 +60,7 @@ function M.method(key)
     if name:sub(1, 1) ~= "_" then names[#names + 1] = name end
   end
   table.sort(names)
-  check.fail("%s has no method '%s'%s", class.name(object), key, check.suggest(key, names))
+  return ("%s has no method '%s'%s"):format(class.name(object), key, check.suggest(key, names))
 end
 
 -- The name of the method that was called with a dot, in whose frame the error is: its first parameter is `self`.
@@ -83,13 +83,36 @@ function M.need_self(self, example)
   require("moth.utils.check").fail("a method was called with a dot and has no self; write a colon: %s", example)
 end
 
---- "\nHINT: …" for the message of an error, or "". A message handler calls it, so that the frames are there.
+-- "; did you mean 'x'?" for a method that is nil, of an object of any kind: the call is in the innermost Lua frame.
+local function meant(key)
+  for level = 3, 10 do
+    local info = debug.getinfo(level, "fl")
+    if not info then return nil end
+    if info.currentline > 0 then
+      local _, copy = called(info.func, info.currentline, key)
+      local object = copy and select(2, debug.getlocal(level, copy + 1))
+      if object == nil then return nil end
+      local check = require "moth.utils.check"
+      local names = {}
+      for name in each(require("moth.repl.complete").fields(object)) do names[#names + 1] = name end
+      table.sort(names)
+      local text = check.suggest(key, names)
+      return text ~= "" and text or nil
+    end
+  end
+end
+
+--- What to put behind the message of an error, "\nHINT: …" or "; did you mean …", or "". A message handler calls it, so
+-- that the frames are there.
 function M.of(message)
   if message:find "attempt to compare.*userdata" then
     return "\nHINT: a tensor is compared by methods: x:lt(0), x:le, x:gt, x:ge, x:eq, x:ne; they give a bool tensor"
   end
   if not (message:find "local 'self' %(a %w+ value%)" or message:find "attempt to call method .* %(a nil value%)"
     or message:find "a tensor has no method or field") then return "" end
+  local key = message:match "attempt to call method '([%w_]+)' %(a nil value%)$"
+  local other = key and meant(key)
+  if other then return other end
   local name = dotted()
   return name and ("\nHINT: call '%s' with a colon, object:%s(…): with a dot it has no self"):format(name, name) or ""
 end
