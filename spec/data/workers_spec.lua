@@ -581,7 +581,7 @@ describe("the end of a process with workers #threads", function()
         for x in data.DataLoader(ds, { batch_size = 100, num_workers = 2 }):iter() do end]])
       if place == "" then
         assert.matches("interrupted", text)
-        assert.equal(1, status)
+        assert.equal(130, status)
       end
       assert.is_true(took < 4, tostring(took))
     end
