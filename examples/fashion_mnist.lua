@@ -6,7 +6,7 @@
 --                         there is, they are divided: 8,000 train, 2,000 test. idx: files of your own in DIR with the
 --                         names of MNIST's
 --       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
---       --epochs 10 (digits: 20)  --batch-size 64  --lr 1e-3  --hidden 256  --seed 42  --device cpu|cuda
+--       --epochs 10 (digits: 20)  --batch-size 64  --lr 1e-3 (digits: 5e-4)  --hidden 256  --seed 42  --device cpu|cuda
 --       --limit N         use the first N training images only
 --       --clip 1.0        clip the norm of the gradients, and print it before and after
 --       --steplr          train with and without a tenth of the rate after every 5 epochs
@@ -22,7 +22,7 @@ local curve = require("moth.repl.picture").curve
 -- ---- options ---------------------------------------------------------------------------------------
 
 local options = {
-  dataset = false, data = false, epochs = 0, batch_size = 64, lr = 1e-3, hidden = 256, seed = 42, limit = 0, clip = 0,
+  dataset = false, data = false, epochs = 0, batch_size = 64, lr = 0, hidden = 256, seed = 42, limit = 0, clip = 0,
   steplr = false, stage = "full", device = moth.cuda.is_available() and "cuda" or "cpu",
   save = "fashion_classifier_checkpoint.mth",
 }
@@ -66,7 +66,9 @@ if options.dataset and not pictures.kinds[options.dataset] then
   usage("--dataset is fashion, mnist, digits or idx, not " .. tostring(options.dataset))
 end
 local train_data, test_data, whole = pictures.open(options.dataset or nil, options.data or nil)
-if options.epochs == 0 then options.epochs = train_data:size() < 5000 and 20 or 10 end
+local few = train_data:size() < 5000
+if options.epochs == 0 then options.epochs = few and 20 or 10 end
+if options.lr == 0 then options.lr = few and 5e-4 or 1e-3 end
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
 end
