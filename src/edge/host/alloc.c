@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "core/error.h"
 #include "core/history.h"
 #include "edge/ops.h"
 
@@ -54,6 +55,11 @@ void moth_free(void *p, size_t n) {
     scratch.top = place;
   if (scratch.mode != ARENA)
     free((char *)p - ALIGN);
+}
+
+MothStatus moth_no_memory(size_t bytes) {
+  return bytes ? moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes)
+               : moth_fail(MOTH_ERR_MEMORY, "out of memory");
 }
 
 void moth_scratch_begin(void *base, size_t n) {

@@ -9,6 +9,7 @@
 #include "dispatch/on_cpu.h"
 #include "dispatch/parts.h"
 #include "edge/ops.h"
+#include "kernels/cpu/blas_open.h"
 #include "kernels/cpu/loop.h"
 
 int moth_isa;
@@ -32,6 +33,12 @@ MothStatus moth_edge_check_cpu(void) {
         MOTH_EDGE_LEVEL > 1 ? "avx512" : "avx2");
 #endif
   return MOTH_OK;
+}
+
+/* Products run by moth's own kernels. */
+const MothBlas *moth_blas(void) {
+  static const MothBlas none = {.path = "none", .core = "", .note = ""};
+  return &none;
 }
 
 const MothOp *moth_edge_find_op(const char *name, uint32_t *hash) {
