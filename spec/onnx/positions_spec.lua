@@ -115,4 +115,16 @@ describe("positions in ONNX files", function()
     fails("output 1 holds positions %(argmax at .* and numbers %(sum at",
       function(t) return moth.cat { t:argmax(2), t:sum(2):long() } end, { x })
   end)
+
+  it("scatters the part of a tensor that the index covers; chooses one of two numbers in their dtype", function()
+    local ids = moth.tensor { { 1, 3 }, { 4, 2 } }:long()
+    for _, name in ipairs { "scatter", "scatter_add" } do
+      check(function(t, a) return t[name](t * 2, 2, a, t) end, { x, ids }, "2", "")
+      local f = io.open(path, "rb")
+      assert.truthy(f:read("*a"):find("Slice", 1, true)) -- runtimes refuse updates that are larger than the index
+      f:close()
+    end
+    check(function(m) return moth.where(m, 1, 0), moth.where(m, 1.5, 0), moth.where(m, true, false) end,
+      { mask }, "", "")
+  end)
 end)

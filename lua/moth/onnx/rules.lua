@@ -402,9 +402,16 @@ function M.environment(writer, node, values)
     end
     return make("Slice", x, list(-1), list(-2 ^ 53), env.ints(dims), list(-1))
   end
+  -- What is scattered: a number, or the part of a tensor that the index covers.
   function env.spread(v, like)
-    if is_value(v) then return v end
-    return make("Expand", constant(v, env.out.dtype), make("Shape", like))
+    if not is_value(v) then return make("Expand", constant(v, env.out.dtype), make("Shape", like)) end
+    local from, stop, dims = {}, {}, {}
+    for d, n in ipairs(v.shape and like.shape or {}) do
+      if n ~= "?" and (v.shape[d] == "?" or sizes.text(n) ~= sizes.text(v.shape[d])) then
+        from[#from + 1], stop[#stop + 1], dims[#dims + 1] = 0, n, d - 1
+      end
+    end
+    return #dims > 0 and make("Slice", v, env.ints(from), env.ints(stop), env.ints(dims)) or v
   end
 
   function env.attention(q, k, v, mask, causal, scale, shared)
