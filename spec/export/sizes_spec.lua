@@ -162,6 +162,34 @@ describe("sizes of exported programs", function()
     end
   end)
 
+  it("{ strict = true }: a comparison that the ranges leave open is an error; else it is listed, once", function()
+    local function f(x) return x:size(1) ~= 300 and x * 2 or x end
+    local function options(strict, max)
+      return { strict = strict, dynamic_shapes = { { [1] = moth.Dim("n", { min = 2, max = max }) } } }
+    end
+    fails("where n ~= 300 at .*sizes_spec.lua:%d+.*max = .*n = 2 to 299", f, { moth.ones(4) }, options(true))
+    assert.is_nil(moth.export(f, { moth.ones(4) }, options(true, 64)).program.guards)
+    local stderr, said = io.stderr, {}
+    io.stderr = { write = function(_, ...) said[#said + 1] = table.concat { ... } end } -- luacheck: ignore
+    local ok, message = pcall(function()
+      for _ = 1, 2 do moth.export(f, { moth.ones(4) }, options(false)) end
+    end)
+    io.stderr = stderr -- luacheck: ignore
+    assert(ok, message)
+    assert.equal(1, #said)
+    assert.matches("warning.*sizes_spec.lua.*where n ~= 300 at", said[1])
+  end)
+
+  it("follows products of a minimum and a size; dimensions that must be equal are named", function()
+    holds(function(x) return x:repeat_(math.min(x:size(1), 3)) end, { 2, 3, 9, 200 })
+    holds(function(x)
+      local n, k = x:size(1), math.min(x:size(1), 100)
+      return (x:unsqueeze(2) * x:narrow(1, 1, k)):flatten():narrow(1, n, k)
+    end, { 2, 99, 100, 101, 1000 })
+    fails("HINT: if m and n are one size always, give these dimensions the same name", moth.add,
+      { moth.ones(5), moth.ones(5) }, { dynamic_shapes = { { [1] = "n" }, { [1] = "m" } } })
+  end)
+
   it("symbols stand where numbers do; what wants plain ones says which dimension is open", function()
     local n = { dynamic_shapes = { { [1] = "n" } } }
     holds(function(x)

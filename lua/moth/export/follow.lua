@@ -76,14 +76,20 @@ function M.range_text(guards, ranges, example)
   return table.concat(parts, ", ")
 end
 
---- An error, for files that cannot check guards.
-function M.refuse_guards(where, program)
-  if not program.guards then return end
+--- What a program's guards are, what follows of them, and what to write instead.
+function M.guards_text(program, consequence)
   local list = {}
   for i, g in ipairs(program.guards) do list[i] = sizes.guard_text(g) end
-  check.fail("[%s] the program was recorded where %s, and what reads the file would not check it\nHINT: give the "
-    .. "dimensions ranges by moth.Dim(name, { min = …, max = … }): it holds at least for %s", where,
-    table.concat(list, " and "), M.range_text(program.guards, program.dims, program.example))
+  return ("the program was recorded where %s, and %s\nHINT: give the dimensions ranges by moth.Dim(name, { min = …, "
+    .. "max = … }): it holds at least for %s"):format(table.concat(list, " and "), consequence,
+    M.range_text(program.guards, program.dims, program.example))
+end
+
+--- An error, for files that cannot check guards.
+function M.refuse_guards(where, program)
+  if program.guards then
+    check.fail("[%s] %s", where, M.guards_text(program, "what reads the file would not check it"))
+  end
 end
 
 -- Expressions as variables: the formula of one of them that gives the values.
@@ -126,6 +132,13 @@ function M.solve(points, values, names, ranges, expressions)
   for _, e in ipairs(expressions or {}) do
     f = of_expression(points, values, e)
     if f then return f end
+    local quotients = {} -- times another formula: the bytes of min(n, 64) rows of n
+    for i, point in ipairs(points) do
+      local v = sizes.evaluate(e, point)
+      quotients[i] = v ~= 0 and values[i] % v == 0 and values[i] / v or nil
+    end
+    f = #quotients == #points and fit(points, quotients, names, ranges)
+    if f then return sizes.combined("mul", f, e) end
     for _, sign in ipairs { 1, -1 } do
       local rest = {}
       for i, point in ipairs(points) do rest[i] = values[i] - sign * sizes.evaluate(e, point) end

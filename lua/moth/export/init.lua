@@ -382,6 +382,10 @@ local function export(fn, args, o, ...)
       .. "norm updates its statistics; call :eval() first for a program that infers\n")
   end
   local program, held, given = records.record(fn, args, o.dynamic_shapes)
+  if program.guards then
+    (o.strict and check.fail or check.warn)("%s", "[export] " .. follow.guards_text(program,
+      "a call with other sizes is an error"))
+  end
   local leaves = {}
   for i, leaf in ipairs(given.leaves) do leaves[i] = not B.is_tensor(leaf) and { value = leaf } end
   return Exported(program, held, given.spec, leaves)

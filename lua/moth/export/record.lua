@@ -899,6 +899,17 @@ local function settled(given, least_of)
   return #left > 0 and left or nil
 end
 
+-- Dimensions that are equal in the example, but not at a point: "m and n", or nil.
+local function equal_names(point, example)
+  local names = tree.keys(point)
+  for i, a in ipairs(names) do
+    for k = i + 1, #names do
+      local b = names[k]
+      if example[a] == example[b] and point[a] ~= point[b] then return a .. " and " .. b end
+    end
+  end
+end
+
 --- Records fn on what M.inputs says: returns the program, { name = { kind, tensor } } of the tensors it holds. state
 -- and names are those of M.state_of. any_one: fn is known to be right where a size is 1.
 function M.of(fn, given, state, names, any_one)
@@ -930,8 +941,10 @@ function M.of(fn, given, state, names, any_one)
     return merged
   end, function(message, point, example)
     if point == example then error(message, 0) end
-    check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
-      WHERE, point_text(point), point_text(example), tostring(message))
+    local equal = equal_names(point, example)
+    check.fail("[%s] with %s, where the example has %s: %s\nHINT: %s", WHERE, point_text(point), point_text(example),
+      tostring(message), equal and ("if %s are one size always, give these dimensions the same name"):format(equal)
+      or "limit the dimension by min, max and multiple_of")
   end)
   if lost then trace.rethrow(lost) end -- what the records at other sizes tell is said first
   if not any_one then
