@@ -33,7 +33,7 @@ function formatter(values, dtype)
   local float = dtype:find("float") ~= nil
   local integral, largest, smallest = true, 0, math.huge
   for _, v in ipairs(values) do
-    if v == v and math.abs(v) ~= math.huge then
+    if type(v) == "number" and v == v and math.abs(v) ~= math.huge then
       local a = math.abs(v)
       if not is_int(v) then integral = false end
       if a > largest then largest = a end
@@ -45,7 +45,9 @@ function formatter(values, dtype)
     if v == math.huge then return "inf" end
     if v == -math.huge then return "-inf" end
   end
-  if not float then return function(v) return ("%.0f"):format(v) end end
+  if not float then -- beyond 2^53 elements are int64_t, or uint64_t
+    return function(v) return type(v) == "cdata" and tostring(v):match("^-?%d+") or ("%.0f"):format(v) end
+  end
   if integral and largest < 1e8 then return function(v) return special(v) or ("%.0f."):format(v) end end
   local fixed = "%." .. options.precision .. "f"
   local scientific = "%." .. options.precision .. "e"
@@ -62,7 +64,7 @@ end
 
 local function collect(x, out, summarise)
   if B.dim(x) == 0 then
-    out[#out + 1] = B.item(x)
+    out[#out + 1] = x:item()
     return
   end
   local n = B.size(x, 1)
@@ -79,7 +81,7 @@ local function lines(x, format, width, depth, summarise)
   local function add(i)
     local item = ops.select(x, 1, i)
     if one_dim then
-      local s = format(B.item(item))
+      local s = format(item:item())
       parts[#parts + 1] = (" "):rep(width - #s) .. s
     else
       parts[#parts + 1] = lines(item, format, width, depth + 1, summarise)
