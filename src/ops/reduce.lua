@@ -145,7 +145,8 @@ return {
   kind = "composite", amp = "high",
   expr = [[
     local q = as_number(p) / 1
-    local y = when(is_complex(self), abs(self), self)
+    local given_x = when(inexact(self), self, to(self, default_dtype()))
+    local y = when(is_complex(given_x), abs(given_x), given_x)
     local x = as(y, working(y))
     local powers = when(equal(q, 2), square(x), flat_power(abs(x), q))
     local general = narrowed(flat_power(sum(powers, dim, keepdim), 1 / q), y)
