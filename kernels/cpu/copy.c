@@ -156,6 +156,14 @@ MothStatus moth_cpu_full(MothCall *c) {
 
 MothStatus moth_cpu_arange(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
+  int64_t first = moth_as_whole(c->args[0]), by = moth_as_whole(c->args[2]), skips = 1LL << 53;
+  if (t->dtype == MOTH_INT64 && (first > skips || first < -skips || by > skips || by < -skips)) {
+    int64_t *out =
+        (int64_t *)t->data; /* doubles, which the kernels are given, skip integers here */
+    for (int64_t i = 0; i < t->numel; i++)
+      out[i] = (int64_t)((uint64_t)first + (uint64_t)i * (uint64_t)by);
+    return MOTH_OK;
+  }
   MothSequence s = {.out = t->data,
                     .n = t->numel,
                     .start = moth_as_double(c->args[0]),

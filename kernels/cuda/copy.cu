@@ -219,6 +219,11 @@ MothStatus moth_cuda_full(MothCall *c) {
 }
 MothStatus moth_cuda_arange(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
+  int64_t first = moth_as_whole(c->args[0]), by = moth_as_whole(c->args[2]), skips = 1LL << 53;
+  if (t->dtype == MOTH_INT64 && (first > skips || first < -skips || by > skips || by < -skips))
+    return moth_fail(
+        MOTH_ERR_VALUE,
+        "numbers beyond 2^53 on CUDA: make it on the CPU and move it there by x:cuda()");
   MothSequence s = {};
   MothCudaRun run;
   MOTH_TRY(moth_cuda_run(c, &run));

@@ -216,4 +216,30 @@ describe("integers at their extremes", function()
       end)
     end
   end
+
+  it("arange and randint reach both ends of int64", function()
+    if S.device ~= "cpu" then return end
+    local low, high, int64 = LOW, -(LOW + 1), { dtype = moth.int64 }
+    local function is(want, t)
+      local p = ffi.cast("int64_t*", B.pointer(elements(t)))
+      assert.equal(#want, t:numel())
+      for i, v in ipairs(want) do assert(p[i - 1] == v, tostring(p[i - 1])) end
+    end
+    is({ high - 3, high - 2, high - 1 }, moth.arange(high - 3, high, 1, int64))
+    is({ low, low + 1, low + 2 }, moth.arange(low, low + 3, 1, int64))
+    is({ low, -1LL, high - 1 }, moth.arange(low, high, high, int64))
+    is({ high, -1LL }, moth.arange(high, low, low, int64))
+    is({ high - 1, high - 1 }, moth.randint(high - 1, high, { 2 }, int64))
+    assert.error_matches(function() moth.arange(low, high, 1, int64) end, "more than 9e18 elements")
+    assert.error_matches(function() moth.randint(-129, 3, { 2 }, { dtype = moth.int8 }) end, "low is %-129")
+    assert.matches("9223372036854775806", tostring(moth.arange(high - 1, high, 1, int64)))
+    assert.matches("%-9223372036854775808", tostring(moth.arange(low, low + 1, 1, int64)))
+  end)
+
+  it("norms of integers are those of the numbers", function()
+    local x = moth.tensor({ -128, 127, 3 }, { dtype = moth.int8, device = S.device })
+    assert.near(math.sqrt(128 ^ 2 + 127 ^ 2 + 9), x:norm():item(), 1e-3)
+    assert.equal(258, x:norm(1):item())
+    assert.equal(128, x:norm(math.huge):item())
+  end)
 end)

@@ -52,7 +52,14 @@ MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 /* The distance from 1 to the next larger number; 0 for integers. */
 MOTH_API double moth_dtype_epsilon(MothDType d);
 
+/* A float as an integer: towards zero, out of range the nearest limit, NaN 0. */
+static inline int64_t moth_whole(double d) {
+  return d >= 0x1p63 ? INT64_MAX : d > -0x1p63 ? (int64_t)d : d == d ? INT64_MIN : 0;
+}
 static inline double moth_as_double(MothValue v) {
   return v.tag == MOTH_V_FLOAT ? v.u.d : v.n ? (double)(uint64_t)v.u.i : (double)v.u.i;
+}
+static inline int64_t moth_as_whole(MothValue v) {
+  return v.tag == MOTH_V_FLOAT ? moth_whole(v.u.d) : v.u.i;
 }
 #endif

@@ -103,13 +103,12 @@ MothValue moth_number_remainder(MothValue a, MothValue b) {
 }
 
 MothValue moth_number_power(MothValue a, MothValue b) {
-  int64_t exact = 1;
-  if (b.tag != MOTH_V_FLOAT && b.u.i < 0)
-    b = moth_v_float((double)b.u.i);
-  for (int64_t i = 0; a.tag != MOTH_V_FLOAT && b.tag != MOTH_V_FLOAT && i < b.u.i; i++)
-    exact = (int64_t)((uint64_t)exact * (uint64_t)a.u.i);
-  return are_whole(a, b) ? moth_v_int(exact)
-                         : moth_v_float(pow(moth_as_double(a), moth_as_double(b)));
+  if (!are_whole(a, b) || b.u.i < 0)
+    return moth_v_float(pow(moth_as_double(a), moth_as_double(b)));
+  uint64_t exact = 1, x = (uint64_t)a.u.i;
+  for (uint64_t e = (uint64_t)b.u.i; e; e >>= 1, x *= x)
+    exact *= e & 1 ? x : 1;
+  return moth_v_int((int64_t)exact);
 }
 
 MothValue moth_number_doublings(MothValue n) {
@@ -141,10 +140,10 @@ MothValue moth_list_at(MothValue list, int64_t i) {
 }
 
 MothValue moth_list_product(MothValue list) {
-  int64_t p = 1;
+  uint64_t p = 1; /* wraps; sizes that are too large are refused where a tensor is made */
   for (uint32_t i = 0; i < list.n; i++)
-    p *= list.u.ints[i];
-  return moth_v_int(p);
+    p *= (uint64_t)list.u.ints[i];
+  return moth_v_int((int64_t)p);
 }
 
 MothValue moth_list_least(MothValue list) {
@@ -155,13 +154,13 @@ MothValue moth_list_least(MothValue list) {
 }
 
 MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset) {
-  int64_t n = offset.u.i + 1;
+  uint64_t n = (uint64_t)offset.u.i + 1;
   for (uint32_t i = 0; i < size.n; i++) {
     if (size.u.ints[i] == 0)
       return offset;
-    n += (size.u.ints[i] - 1) * stride.u.ints[i];
+    n += ((uint64_t)size.u.ints[i] - 1) * (uint64_t)stride.u.ints[i];
   }
-  return moth_v_int(n);
+  return moth_v_int((int64_t)n);
 }
 
 bool moth_list_equal(MothValue a, MothValue b) {

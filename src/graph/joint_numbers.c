@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/dtype.h"
 #include "graph/joint.h"
 
 static bool is_number(const MothValue *v) {
@@ -31,8 +32,9 @@ static uint32_t kind_of(const MothValue *v) {
 }
 
 static MothValue number(const MothValue *like, double d) {
-  return like->tag == MOTH_V_INT ? (MothValue){.u.i = (int64_t)d, .tag = MOTH_V_INT, .n = like->n}
-                                 : (MothValue){.u.d = d, .tag = MOTH_V_FLOAT, .n = like->n};
+  return like->tag == MOTH_V_INT
+             ? (MothValue){.u.i = moth_whole(d), .tag = MOTH_V_INT, .n = like->n}
+             : (MothValue){.u.d = d, .tag = MOTH_V_FLOAT, .n = like->n};
 }
 
 static bool same(const MothValue *a, const MothValue *b) {

@@ -318,7 +318,7 @@ static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPla
     for (uint32_t i = 0; i < l->nnumbers && f->numbers; i++) {
       MothValue v = f->numbers[l->numbers[i].number - 1];
       double d = moth_as_double(v);
-      int64_t whole = v.tag == MOTH_V_INT ? v.u.i : (int64_t)d;
+      int64_t whole = moth_as_whole(v);
       memcpy(&slots[l->numbers[i].slot], l->numbers[i].is_float ? (void *)&d : (void *)&whole,
              sizeof *slots);
     }

@@ -18,7 +18,7 @@ static int b_vmap_open(lua_State *L) {
   double size = luaL_checknumber(L, 1);
   int randomness = luaL_checkoption(L, 2, NULL, words);
   moth_lua_enter(L);
-  MothStatus s = moth_vmap_open((int64_t)size, (MothRandomness)randomness, &level);
+  MothStatus s = moth_vmap_open(moth_whole(size), (MothRandomness)randomness, &level);
   if (s)
     return moth_lua_raise(L, s);
   lua_pushnumber(L, (lua_Number)level);
@@ -27,12 +27,12 @@ static int b_vmap_open(lua_State *L) {
 /* vmap_randomness(level) -> the word of an open one */
 static int b_vmap_randomness(lua_State *L) {
   static const char *const words[] = {"error", "same", "different"};
-  const MothVmap *v = moth_vmap_find((uint64_t)luaL_checknumber(L, 1));
+  const MothVmap *v = moth_vmap_find((uint64_t)moth_whole(luaL_checknumber(L, 1)));
   lua_pushstring(L, words[v ? v->randomness : MOTH_RANDOM_DIFFERENT]);
   return 1;
 }
 static int b_vmap_close(lua_State *L) {
-  moth_vmap_close((uint64_t)luaL_checknumber(L, 1));
+  moth_vmap_close((uint64_t)moth_whole(luaL_checknumber(L, 1)));
   return 0;
 }
 
@@ -40,7 +40,7 @@ static int b_vmap_close(lua_State *L) {
 static int b_batch_enter(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "vmap"), *out;
   double dim = luaL_checknumber(L, 2);
-  uint64_t level = (uint64_t)luaL_checknumber(L, 3);
+  uint64_t level = (uint64_t)moth_whole(luaL_checknumber(L, 3));
   if (!(dim >= 1 && dim <= t->ndim))
     return moth_lua_error(L, "vmap: there is no such dimension");
   lua_State *outer = moth_lua_current;
@@ -55,7 +55,7 @@ static int b_batch_enter(lua_State *L) {
 static int b_batch_leave(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "vmap"), *out;
   double dim = luaL_checknumber(L, 2);
-  uint64_t level = (uint64_t)luaL_checknumber(L, 3);
+  uint64_t level = (uint64_t)moth_whole(luaL_checknumber(L, 3));
   double size = luaL_checknumber(L, 4);
   if (!(dim >= 1 && dim <= t->ndim + 1))
     return moth_lua_error(L, "vmap: there is no such dimension");

@@ -402,7 +402,7 @@ static MothValue take_number(lua_State *L, const MothArg *a, const MothValue *re
     int64_t *ints = lua_newuserdata(L, sizeof *ints * ((size_t)n + 1));
     for (uint32_t i = 0; i < n; i++) {
       lua_rawgeti(L, -2, (int)i + 1);
-      ints[i] = (int64_t)lua_tonumber(L, -1);
+      ints[i] = moth_whole(lua_tonumber(L, -1));
       lua_pop(L, 1);
     }
     lua_remove(L, -2);

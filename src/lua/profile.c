@@ -121,7 +121,7 @@ static int b_begin(lua_State *L) {
 }
 
 static int b_end(lua_State *L) {
-  moth_profile_end((int64_t)luaL_checknumber(L, 1));
+  moth_profile_end(moth_whole(luaL_checknumber(L, 1)));
   return 0;
 }
 

@@ -103,12 +103,12 @@ static MothValue default_of(lua_State *L, Block *b, const MothArg *a) {
     if (a->count) { /* one number for all elements */
       int64_t *list = part(b, sizeof *list * a->count);
       for (int i = 0; list && i < a->count; i++)
-        list[i] = (int64_t)d;
+        list[i] = moth_whole(d);
       v = moth_v_ints(list, a->count);
-    } else if (a->type == MOTH_T_FLOAT || d != (double)(int64_t)d) {
+    } else if (a->type == MOTH_T_FLOAT || d != (double)moth_whole(d)) {
       v = moth_v_float(d);
     } else {
-      v = moth_v_int((int64_t)d);
+      v = moth_v_int(moth_whole(d));
     }
   } else if (lua_type(L, -1) == LUA_TSTRING) {
     lua_pop(L, 1);

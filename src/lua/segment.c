@@ -191,7 +191,7 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
   bool flag = status == MOTH_OK && lua_toboolean(L, -2);
   bool none = status == MOTH_OK && lua_isnil(L, -3);
   if (status == MOTH_OK && !end->settled && !end->trial && lua_isnumber(L, -1))
-    end->trial = end->runs + (int64_t)lua_tonumber(L, -1);
+    end->trial = end->runs + moth_whole(lua_tonumber(L, -1));
   if (status == MOTH_OK && (flag || !none)) {
     bool another = end->codes != NULL, resized = moth_end_is_resized(s, end);
     MothTraceCode *c =

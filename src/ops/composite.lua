@@ -21,6 +21,7 @@ function M.text(op, ops, symbol, expression)
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, "argument " .. a.at)
       leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
       leaf.position, leaf.is_dtype = a.type == "DIM" or a.type == "INDEX", a.type == "DTYPE"
+      leaf.whole = a.type == "INT" and not a.optional
       return leaf
     end, ops, define)
     return graph

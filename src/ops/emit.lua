@@ -186,6 +186,7 @@ function M.writer(graph, outputs, state, indent)
   local function integer(x)
     if type(x) == "number" then return x == math.floor(x) and math.abs(x) < 2 ^ 31 and ("%d"):format(x) end
     if not is_node(x) or x.kind ~= "number" then return end
+    if x.whole then return ("%s.u.i"):format(x.c) end
     if whole[x.what] then return value(x):match("^moth_v_int%((.*)%)$") end
     return x.what == "leaf" and value(x):match("^moth_v_int%(([%w_]+)%)$") -- a size of a shape rule
   end

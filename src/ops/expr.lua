@@ -61,7 +61,7 @@ local function make(what, kind, args, more, alone)
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, count = false, values = false, position = false, acc = false, k = false, is_dtype = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, count = false, values = false, whole = false, position = false, acc = false, k = false, is_dtype = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end

@@ -40,6 +40,7 @@ local function evaluate(f, what, text)
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, name)
       leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
       leaf.position, leaf.is_dtype = a.type == "DIM" or a.type == "INDEX", a.type == "DTYPE"
+      leaf.whole = a.type == "INT" and not a.optional
       return leaf
     end
   end, {}, define)
@@ -274,6 +275,7 @@ local function shown(node, writer)
   end
   if expr.is_node(node) and node.position then return "\1%d", ("(int)%s.u.i"):format(c) end -- MOTH_AT
   if expr.is_node(node) and (node.what == "ndim" or node.what == "length") then return "%d", ("(int)%s.u.i"):format(c) end
+  if expr.is_node(node) and node.whole then return "%lld", ("(long long)%s.u.i"):format(c) end
   if kind_of(node) == "string" then return "%s", ("(%s).u.s"):format(c) end
   return "%.14g", ("moth_as_double(%s)"):format(c)
 end

@@ -150,11 +150,12 @@ return {
     return narrowed(narrow(index_add(zeros_of(x, list(bins + 1), none), 0, at, ones_like(x), 0), 0, 0, bins), self)]],
   check = {
     is_float, { "gt(bins, 0)", "bins must be positive, got {bins}" }, { "le(min, max)", "max must not be below min, got {min} and {max}" },
+    { "both(gt(min, 0 - inf), lt(max, inf))", "min and max must be finite, got {min} and {max}" },
   },
   grad = "none",
   reference = "histc",
   samples = { "randn(50), 7", "rand(3,20), 4, 0, 1", "tensor{1, 2, nan, 5, -3, 2.5}, 4, 1, 3", "tensor{2, 2}, 4" },
-  errors = { { "randn(2), 0", "bins" }, { "randn(2), 3, 2, 1", "max" }, { "tensor({1,2},{dtype=int64})", "float" } },
+  errors = { { "randn(2), 0", "bins" }, { "randn(2), 3, 2, 1", "max" }, { "randn(2), 3, 0, inf", "finite" }, { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "Counts of the elements in `bins` equal parts of [min, max], or of the range of self where both are the same." },
 { "searchsorted(Tensor sorted_sequence, Tensor input, bool out_int32=false, bool right=false, enum('left','right')? side=none, IndexTensor? sorter=none, index_base) -> Tensor",
   kind = "composite",
