@@ -167,6 +167,15 @@ bool moth_list_equal(MothValue a, MothValue b) {
   return a.n == b.n && (!a.n || !memcmp(a.u.ints, b.u.ints, sizeof(int64_t) * a.n));
 }
 
+bool moth_list_overlaps(MothValue size, MothValue stride) {
+  MothTensor t = {.ndim = (uint8_t)size.n, .numel = 2};
+  if (size.n != stride.n || size.n > MOTH_MAX_DIMS)
+    return false;
+  memcpy(t.shape, size.u.ints, sizeof *t.shape * size.n);
+  memcpy(t.stride, stride.u.ints, sizeof *t.stride * size.n);
+  return moth_tensor_self_overlaps(&t);
+}
+
 MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out) {
   MOTH_TRY(fits(n));
   for (int i = 0; i < n; i++)

@@ -109,6 +109,7 @@ MothValue moth_list_least(MothValue list);
 /* The number of elements of storage up to the last one of this geometry; offset if it has none. */
 MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset);
 bool moth_list_equal(MothValue a, MothValue b);
+bool moth_list_overlaps(MothValue size, MothValue stride);
 MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out);
 MothStatus moth_list_copy(MothValue list, int64_t *to, MothValue *out);
 MothStatus moth_list_join(MothValue a, MothValue b, int64_t *to, MothValue *out);

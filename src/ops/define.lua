@@ -245,8 +245,14 @@ return {
   permute_backward = { "grad, dims", "permute(grad, inverse(dims))" },
   diagonal_backward = { "grad, shape, offset, dim1, dim2",
     "written(zeros_of(grad, shape, none), function(w) return diagonal(w, offset, dim1, dim2) end, grad)" },
-  as_strided_grad = { "grad, base_size, base_stride, base_offset, size, stride, offset",
-    "as_strided_backward(grad, base_size, base_stride, base_offset, size, stride, default_to(offset, base_offset))" },
+  -- Where elements of the base share a place, each has its share of the gradient of that place: what made them share
+  -- it adds them up.
+  as_strided_grad = { "grad, base_size, base_stride, base_offset, size, stride, offset", [[
+    local at = default_to(offset, base_offset)
+    local whole = as_strided_backward(grad, base_size, base_stride, base_offset, size, stride, at)
+    local ones = full_of(grad, base_size, 1, none)
+    return when(overlaps(base_size, base_stride),
+      whole / as_strided_backward(ones, base_size, base_stride, base_offset, base_size, base_stride, base_offset), whole)]] },
   -- The derivative of adding is reading: a dense copy into the base's geometry, viewed again.
   as_strided_backward_grad = { "grad, base_size, base_stride, base_offset, size, stride, offset", [[
     local n = larger(reach(size, stride, offset), reach(base_size, base_stride, base_offset))
@@ -295,7 +301,15 @@ return {
   -- y in place of self where nothing of self shall count.
   only_given = { "self, dim, index, include_self, y, index_base",
     "when(include_self, self, scatter(self, dim, index, y, index_base))" },
-  narrowed_to = { "x, shape", "when(same_list(x.shape, shape), x, as_strided(x, shape, x.stride))" },
+  narrowed_to = { "x, shape", [[
+    return when(same_list(x.shape, shape), x,
+      fold(x, length(shape), function(y, k) return narrow(y, k, 0, shape[k]) end))]] },
+  -- Zeros of a shape, with g at the beginning of each dimension.
+  cornered = { "grad, shape, size, g",
+    "written(zeros_of(grad, shape, none), function(w) return as_strided(w, size, w.stride) end, g)" },
+  scatter_src_backward = { "grad, shape, dim, index, index_base", [[
+    local g = gather(grad, dim, index, index_base)
+    return when(same_list(shape, index.shape), g, cornered(grad, shape, index.shape, g))]] },
   -- The largest (smallest) of src wins by being written last.
   scattered_extreme = { "self, dim, index, src, largest_, include_self, index_base", [[
     local x = narrowed_to(src, index.shape)
@@ -321,8 +335,7 @@ return {
     local mine = extreme_mine(self, dim, index, include_self, result, index_base)
     local theirs = extreme_theirs(self, dim, index, src, result, index_base)
     local g = theirs * gather(extreme_share(grad, mine, theirs, dim, index, index_base), dim, index, index_base)
-    return when(same_list(src.shape, index.shape), g,
-      written(zeros_of(grad, src.shape, none), function(w) return as_strided(w, index.shape, w.stride) end, g))]] },
+    return when(same_list(src.shape, index.shape), g, cornered(grad, src.shape, index.shape, g))]] },
   -- Products: index sorted, then each run's product by doubling, which the last of the run has.
   scattered_prod = { "self, dim, index, src, include_self, index_base", [[
     local start = only_given(self, dim, index, include_self, 1, index_base)

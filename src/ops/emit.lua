@@ -225,6 +225,7 @@ function M.writer(graph, outputs, state, indent)
     viewable = function(n) return ("moth_viewable(%s, %s)"):format(tensor_c(n.args[1]), value(n.args[2])) end,
     same_dtype = function(n) return ("%s->dtype == %s->dtype"):format(tensor_c(n.args[1]), tensor_c(n.args[2])) end,
     same_list = function(n) return ("moth_list_equal(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
+    overlaps = function(n) return ("moth_list_overlaps(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     records = function(n) return ("moth_value_records(%s)"):format(value(n.args[1])) end,
     needed = function(n) return ("need & %du"):format(n.more) end,
     text_eq = function(n) return ("!strcmp(%s.u.s, %s.u.s)"):format(value(n.args[1]), value(n.args[2])) end,

@@ -25,6 +25,7 @@
 --   length(l) product(l) least(l) largest(l) doublings(n): how many make n or more of 1; wrap(dim, n) working(x) eps_of(x) real_of(x) complex_of(x)
 --   default_to(x, y) default_dtype()
 --   whole(x): the number is an integer; bit(n, i): bit i of n is set; is_float and is_int take dtypes, too
+--   overlaps(size, stride): several elements may lie in one place
 --   expands(shape, shape): the first can be broadcast to the second
 --   window_out(size, kernel, stride, padding, dilation, ceil_mode): the sizes of a convolution's result, where ceil_mode
 --                             is none, or of a pooling; an error if a window does not fit
@@ -267,6 +268,7 @@ local functions = {
   others = function_of("others", "list", "number", "list"),
   is_list = function_of("is_list", "condition", "value"),
   same_list = function_of("same_list", "condition", "list", "list"),
+  overlaps = function_of("overlaps", "condition", "list", "list"),
   list = function(...)
     for i = 1, select("#", ...) do
       local k = kind((select(i, ...)))

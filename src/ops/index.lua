@@ -78,7 +78,7 @@ return {
   check = { "picks(self, dim, index)", "covers(src, index)", 'in_range(src, self.dtype, "src")' },
   store = "last", over = "index.shape",
   loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
-  grad = { self = "scatter(grad, dim, index, 0, index_base)", src = "gather(grad, dim, index, index_base)" },
+  grad = { self = "scatter(grad, dim, index, 0, index_base)", src = "scatter_src_backward(grad, src.shape, dim, index, index_base)" },
   reference = "scatter",
   samples = {
     "randn(3,4), 2, tensor({{1,2},{3,4},{2,1}},{dtype=int64}), randn(3,2)",
@@ -96,7 +96,7 @@ return {
   check = { "picks(self, dim, index)", "covers(src, index)" },
   store = "add", over = "index.shape",
   loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
-  grad = { self = "grad", src = "gather(grad, dim, index, index_base)" },
+  grad = { self = "grad", src = "scatter_src_backward(grad, src.shape, dim, index, index_base)" },
   reference = "scatter_add",
   samples = { "randn(3,4), 2, randint(1, 5, {3,6}), randn(3,6)" },
   errors = {

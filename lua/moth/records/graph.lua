@@ -306,6 +306,16 @@ local rules = {
   end,
   same_dtype = function(a, b) return dtype_of(a) == dtype_of(b) end,
   same_list = same_list,
+  overlaps = function(size, stride)
+    local order, reach = {}, 0
+    for i, n in ipairs(size) do if n > 1 then order[#order + 1] = i end end
+    table.sort(order, function(a, b) return stride[a] < stride[b] end)
+    for _, i in ipairs(order) do
+      if stride[i] <= reach then return true end
+      reach = reach + stride[i] * (size[i] - 1)
+    end
+    return false
+  end,
   records = function(x) return is_tensor(x) and B.requires_grad(x) and B.grad_enabled() end,
   text_eq = function(a, b) return a == b end,
   text_ne = function(a, b) return a ~= b end,
