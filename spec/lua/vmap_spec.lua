@@ -213,4 +213,18 @@ describe("moth.func.vmap", function()
         (x:matmul(moth.ones(4, 2)) + 1):softmax(3):sum(2))
     end
   end)
+
+  it("of numbers takes the dimensions that a tensor without dimensions takes", function()
+    local x = moth.tensor({ 1, 2, 3 }, f64)
+    local fns = {
+      function(a) return a:transpose(1, -1) end, function(a) return moth.swapaxes(a, -1, 1) end,
+      function(a) return a:squeeze(1) end, function(a) return a:movedim(1, -1) end, function(a) return a:sum(-1) end,
+      function(a) return a:flip(1) end, function(a) return a:unsqueeze(-1) end, function(a) return a:softmax(1) end,
+    }
+    for _, f in ipairs(fns) do
+      close(func.vmap(f)(x), by_loop(f, x))
+      close(func.jacrev(f)(x[1]), func.jacfwd(f)(x[1]))
+      close(func.vmap(func.jacrev(f))(x), by_loop(func.jacrev(f), x))
+    end
+  end)
 end)

@@ -172,6 +172,14 @@ static MothStatus front_list(const MothBatchCall *b, MothValue v, MothTensor **l
   return MOTH_OK;
 }
 
+/* Whether an argument is a dimension of the first tensor, which one without dimensions takes, too (transpose). */
+static bool names_dims(const MothOp *op) {
+  for (int i = 0; i < op->nargs; i++)
+    if (op->args[i].type == MOTH_T_DIM && !op->args[i].of_result)
+      return true;
+  return false;
+}
+
 static MothStatus in_front(MothBatchCall *b) {
   MothCall *c = b->c;
   const MothOp *op = c->op;
@@ -202,7 +210,7 @@ static MothStatus in_front(MothBatchCall *b) {
     }
     MothTensor *t = v.u.t, *p;
     MOTH_GO(front(b, t, &m, &p));
-    if (t->ndim == 0 && op->kind != MOTH_KIND_VIEW && op != MOTH_OP(clone) &&
+    if (t->ndim == 0 && (op->kind != MOTH_KIND_VIEW || names_dims(op)) && op != MOTH_OP(clone) &&
         op != MOTH_OP(to_copy)) {
       scalar = true;
       MOTH_GO(reshape(p, (Sizes){{b->size, 1}, 2}, &m, &p));
