@@ -1,5 +1,6 @@
 -- The steps of a call: interceptors, fake tensors, autocast, a third backend. Rows M060 to M077.
 local moth = require "moth"
+local B = require "moth_lua"
 
 describe("dispatch #quick", function()
   it("counts the ops that reach a backend", function() -- row M073, but for compiled calls
@@ -337,5 +338,25 @@ describe("a backend of the user's #M061", function()
     if moth.cuda.is_available() then return end -- the emulation
     assert.has_error(function() moth.device("cuda") end)
     assert.is_string(moth.cuda.why())
+  end)
+
+  it("a counting mode that is collected while a mode's function runs is closed later", function()
+    local x = moth.ones(2)
+    for _ = 1, 40 do -- more than there are places
+      local handle = B.push_count()
+      local mode = B.push_mode(function(fn, args)
+        assert(handle == nil or handle)
+        handle = nil
+        collectgarbage()
+        collectgarbage()
+        return fn(unpack(args))
+      end)
+      local _ = x + 1
+      _ = x + 1
+      B.pop_mode(mode)
+      local counts = B.push_count()
+      _ = (x + 1) * 2
+      assert.equal(2, (B.pop_count(counts)))
+    end
   end)
 end)

@@ -6,6 +6,7 @@
 #include "dispatch/dispatch.h"
 #include "dispatch/lazy.h"
 #include "dispatch/steps.h"
+#include "dispatch/subclass.h"
 
 _Thread_local MothThread moth_thread;
 static _Thread_local MothInterceptor *intercept_above, *intercept_below;
@@ -16,6 +17,12 @@ MothThread *moth_thread_state(void) {
 
 /* --- interceptors ----------------------------------------------------------------------------- */
 
+static _Thread_local int running; /* functions of interceptors, one in another */
+
+bool moth_intercept_running(void) {
+  return running > 0;
+}
+
 MothStatus moth_intercept(MothCall *c, bool above) {
   MothThread *t = &moth_thread;
   uint8_t *at = above ? &c->above_at : &c->below_at;
@@ -25,8 +32,13 @@ MothStatus moth_intercept(MothCall *c, bool above) {
   MothInterceptor i = list[--*at], inner[MOTH_MAX_INTERCEPTORS];
   if (*at == 0)
     c->keys &= ~key;
-  if (i.observer)
-    return i.fn(c, i.ctx);
+  MothStatus s;
+  if (i.observer) {
+    running++;
+    s = i.fn(c, i.ctx);
+    running--;
+    return s;
+  }
   uint8_t keep = *n, begin = *at;
   uint32_t include = t->include;
   *n = begin;
@@ -34,7 +46,9 @@ MothStatus moth_intercept(MothCall *c, bool above) {
     t->include &= ~key;
   /* Interceptors that the function pushes take the slots of those that are off while it runs. */
   memcpy(inner, list + begin, sizeof *list * (size_t)(keep - begin));
-  MothStatus s = i.fn(c, i.ctx);
+  running++;
+  s = i.fn(c, i.ctx);
+  running--;
   memcpy(list + begin, inner, sizeof *list * (size_t)(keep - begin));
   *n = keep;
   t->include = include;

@@ -168,10 +168,50 @@ static void count_refs(void *ctx, int by) {
 }
 static char key_mode; /* registry: the metatable of the userdata that closes a mode */
 
+/* What was collected while the function of an interceptor ran: calls under way know interceptors by their places, which
+ * must stay until they are done. */
+static char key_collected; /* registry: a list of userdata */
+
+static bool closes_later(lua_State *L) {
+  if (!moth_intercept_running())
+    return false;
+  lua_pushlightuserdata(L, &key_collected);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (!lua_istable(L, -1)) {
+    lua_newtable(L);
+    lua_pushlightuserdata(L, &key_collected);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+  return true;
+}
+
+/* Called where one is opened or closed. */
+static void close_collected(lua_State *L) {
+  if (moth_intercept_running())
+    return;
+  lua_pushlightuserdata(L, &key_collected);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (lua_istable(L, -1)) {
+    lua_pushlightuserdata(L, &key_collected);
+    lua_pushnil(L);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+    for (int i = 1, n = (int)lua_objlen(L, -1); i <= n; i++) {
+      lua_rawgeti(L, -1, i);
+      if (luaL_callmeta(L, -1, "__gc"))
+        lua_pop(L, 1);
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+}
+
 /* Closes a mode whose userdata was collected: with its coroutine, with the state, or because nothing refers to it. */
 static int mode_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_MODE);
-  if (!h)
+  if (!h || closes_later(L))
     return 0;
   h->magic = 0;
   if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.ref, false, NULL, false}))
@@ -183,6 +223,7 @@ static int mode_gc(lua_State *L) {
 /* Opens a mode that runs `fn` with the Lua value at idx, and pushes the userdata that closes it. */
 static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   moth_lua_sync(L);
+  close_collected(L);
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = 0;
   lua_pushvalue(L, idx);
@@ -339,6 +380,7 @@ static MothInterceptor counter(Counts *c) {
 /* push_count() -> counts */
 static int b_push_count(lua_State *L) {
   moth_lua_sync(L);
+  close_collected(L);
   int n = moth_registry_count();
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = 0;
@@ -362,13 +404,16 @@ static int b_push_count(lua_State *L) {
   return 1;
 }
 
-static int count_gc(lua_State *L) {
-  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_COUNT);
-  if (!h)
-    return 0;
+static void close_count(MothHandle *h) {
   h->magic = 0;
   moth_intercept_pop(false, counter(h->u.other));
   count_counts(h->u.other, -1);
+}
+
+static int count_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_COUNT);
+  if (h && !closes_later(L))
+    close_count(h);
   return 0;
 }
 
@@ -388,7 +433,7 @@ static int b_pop_count(lua_State *L) {
       lua_setfield(L, -2, moth_registry_at(i)->name);
     }
   }
-  count_gc(L);
+  close_count(h);
   lua_pushnumber(L, (lua_Number)total);
   lua_insert(L, -2);
   return 2;
