@@ -354,7 +354,7 @@ both("diff(Tensor input, size n=1, Dim dim=-1, Tensor prepend?, Tensor append?)"
 end)
 
 --- Counts each position in a 1-D integer tensor of positions (from 1): int64, of size max(largest, minlength). With
--- weights (of x's size): their sums.
+-- weights (of x's size): their sums, of integers in float64.
 local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)", function(x, weights, minlength)
   if B.dim(x) ~= 1 or B.tensor_dtype(x).is_floating_point or B.tensor_dtype(x).name == "bool" then
     check.fail("[bincount] expected a 1-D integer tensor, got %s", B.format(x))
@@ -365,6 +365,9 @@ local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)
   local least = B.numel(x) > 0 and ops.amin(x):item() or 1
   if least < 1 then check.fail("[bincount] positions count from 1; the input has %s", tostring(least)) end
   local n = math.max(minlength, B.numel(x) > 0 and tonumber(ops.amax(x):item()) or 0)
+  if weights and not (B.tensor_dtype(weights).is_floating_point or B.tensor_dtype(weights).is_complex) then
+    weights = ops.to(weights, { dtype = "float64" })
+  end
   local values = weights or ops.ones(B.size(x), { dtype = "int64", device = B.tensor_device(x) })
   local zeros = ops.zeros({ n }, { dtype = B.tensor_dtype(values), device = B.tensor_device(x) })
   return ops.index_add(zeros, 1, x, values)
