@@ -272,14 +272,14 @@ MOTH_FN real m_polygamma(real x, real order) {
   double factorial = 1, f = q - moth_libm_rint(q), z;
   if (n == 0)
     return m_digamma(x);
-  if (!(n > 0) || n != moth_libm_rint(n) || x == -m_inf())
+  if (!(n > 0) || n != moth_libm_rint(n) || (x == -m_inf() && n == 1))
     return m_nan();
   for (double k = 2; k <= n && k < 172; k++)
     factorial *= k;
   if (q > 0) {
     z = m_zeta_(s, q);
-  } else if (f == 0) { // a pole: Inf where both sides agree
-    return sign > 0 ? m_inf() : m_nan();
+  } else if (f == 0 || x == -m_inf()) { // a pole: from the right
+    return sign > 0 ? m_inf() : -m_inf();
   } else {
     double near = f < 0 ? -f : f;
     z = f > 0 ? m_zeta_(s, near) + sign * m_zeta_(s, 1 - near)

@@ -1,5 +1,5 @@
--- Derivatives where a function has a kink, a pole or none, against what PyTorch gives there: NaN in one element of a
--- gradient spoils all of it.
+-- Values at poles, and derivatives where a function has a kink, a pole or none, against what PyTorch gives there: NaN
+-- in one element of a gradient spoils all of it.
 local moth = require "moth"
 local F = moth.nn.functional
 
@@ -243,5 +243,16 @@ describe("cosine_similarity and cdist #quick", function()
     assert.near(5 / (3 * math.sqrt(3)), c:item(), 1e-6)
     assert.error_matches(function() moth.cdist(moth.ones(2, 3), moth.ones(2, 1)) end, "%[cdist%] expected .*2, 3.*2, 1")
     assert.error_matches(function() moth.cdist(moth.ones(3), moth.ones(2, 3)) end, "%[cdist%] expected")
+  end)
+end)
+
+describe("special functions at poles", function()
+  it("polygamma is the limit from the right", function()
+    local x = moth.tensor({ 0, -1, -3 }, { dtype = moth.float64 })
+    for n = 1, 4 do
+      local want = n % 2 == 1 and math.huge or -math.huge
+      assert.same({ want, want, want }, moth.polygamma(x, n):tolist())
+      assert.same({ want, want, want }, moth.polygamma(x:float(), n):tolist())
+    end
   end)
 end)

@@ -360,9 +360,9 @@ end
 -- digamma (n = 0) and its derivatives: by the reflection formula below 0, by the recurrence up to 20, there by the
 -- asymptotic series (Abramowitz and Stegun 6.3.18, 6.4.11, 6.4.7).
 local bernoulli = { 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510 }
--- A pole is infinite where both sides agree, else NaN.
+-- At a pole it is the limit from the right.
 local function polygamma(x, n)
-  if x <= 0 and x == math.floor(x) and n > 0 then return n % 2 == 1 and math.huge or 0 / 0 end
+  if x <= 0 and x == math.floor(x) and n > 0 then return n % 2 == 1 and math.huge or -math.huge end
   local factorial, sum = 1, 0
   for k = 2, n do factorial = factorial * k end
   local sign = n % 2 == 0 and -1 or 1 -- (-1)^(n+1)
