@@ -213,6 +213,13 @@ MOTH_FN real m_lcm(real a, real b) {
   real r = (real)(g == 0 ? 0 : x / g * y);
   return sizeof(real) < 4 ? r : m_abs(r);
 }
+MOTH_FN real m_hardtanh(real x, real lo, real hi) {
+  x = x < lo ? lo : x;
+  return x > hi ? hi : x;
+}
+MOTH_FN real m_relu6(real x) {
+  return m_hardtanh(x, 0, 6);
+}
 MOTH_FN real m_heaviside(real x, real zero) {
   return x == 0 ? zero : (real)(x > 0);
 }

@@ -76,13 +76,13 @@ local function compute_dtype(op, args)
   return d
 end
 
--- A parameter that is not integral cannot enter a computation in integers.
-local function fractional_parameter(op, args)
+-- A parameter that is not integral cannot enter a computation in integers, a negative one not one in uint8.
+local function unfit_parameter(op, args, dtype)
   local bound = S.bind(op, args)
   for _, a in ipairs(op.args) do
     local v = bound[a.name]
     if (a.type == "SCALAR" or a.type == "OPERAND" and op.promote == "self") and type(v) == "number"
-      and v ~= math.floor(v) then return true end
+      and (v ~= math.floor(v) or dtype == "uint8" and v < 0) then return true end
   end
 end
 
@@ -137,9 +137,11 @@ local function pointwise_case(op, args, checks)
   local dtype = compute_dtype(op, args)
   local out_dtype = op.out == "bool" and "bool" or dtype
   local ok, result = pcall(call, op.name, args)
-  if S.class[dtype] ~= "float" and supports(op, dtype) and fractional_parameter(op, args) then
-    if ok then error("a fractional parameter went into " .. dtype, 0) end
-    if not result:find("but the computation is in", 1, true) then error(result, 0) end
+  if S.class[dtype] ~= "float" and supports(op, dtype) and unfit_parameter(op, args, dtype) then
+    if ok then error("an unfit parameter went into " .. dtype, 0) end
+    if not result:find("but the computation is in", 1, true) and not result:find("out of the range of", 1, true) then
+      error(result, 0)
+    end
     count.refused = count.refused + 1
     return
   end

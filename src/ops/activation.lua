@@ -3,7 +3,7 @@ local floats, complex = "float", ",complex"
 
 return {
 { "relu6(Tensor self) -> Tensor",
-  kind = "pointwise", scalar = "relu6", promote = "float", inplace = true,
+  kind = "pointwise", scalar = "relu6", promote = "same", dtypes = "float,int", inplace = true,
   grad = { self = "hardtanh_backward(grad, self, 0, 6)" },
   ref = "math.min(math.max(self, 0), 6)",
   samples = { "randn(5,3) * 5" },

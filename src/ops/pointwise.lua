@@ -634,7 +634,7 @@ return {
   samples = { "randn(5,3)", "randn(5), 2, 10" },
   doc = "log(1 + exp(beta * self)) / beta; linear above threshold." },
 { "hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-  kind = "pointwise", scalar = "hardtanh", promote = "float", inplace = true,
+  kind = "pointwise", scalar = "hardtanh", promote = "same", dtypes = numbers, inplace = true,
   grad = { self = "hardtanh_backward(grad, self, min_val, max_val)" },
   ref = "math.min(math.max(self, min_val), max_val)",
   samples = { "randn(5,3)", "randn(5), -0.3, 0.4" },
