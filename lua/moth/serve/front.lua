@@ -200,6 +200,9 @@ local function framing(request)
   return size
 end
 
+local SLOWER = 0.001 -- seconds between the pieces of all bodies that are refused together: others come first
+local refused = 0 -- bodies that are read to their end for nothing
+local PIECE = 2 ^ 18 -- bytes of a piece that is read or written
 local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
 
 -- Bodies that are read or worked on: their bytes together, and those since garbage was collected.
@@ -252,7 +255,7 @@ function Request:body(most, seconds, total, keep, why_not)
   if (self:header "expect" or ""):lower() == "100-continue" and size ~= 0 then
     self.stream:write_continue(seconds)
   end
-  local whole, parts, got, pieces, deadline = {}, {}, 0, 0, M.now() + seconds
+  local whole, parts, got, pieces, turn, deadline = {}, {}, 0, 0, 0, M.now() + seconds
   keep = keep or math.huge
   while in_chunks or got < size do
     local chunk, message, number = self.stream:get_next_chunk(deadline - M.now())
@@ -265,15 +268,24 @@ function Request:body(most, seconds, total, keep, why_not)
     got, pieces = got + #chunk, pieces + 1
     if got > most then return nil, 413, too_large:format("", most) end
     if got > keep then
-      whole, parts = {}, {}
+      whole, parts, passed = {}, {}, passed + #chunk
+      if passed > MUCH then collect() end
     elseif not hold(self, #chunk, total) then
       return nil, 429, ("other requests have %.0f bytes already: limits.held, --held"):format(held)
     else
       parts[#parts + 1] = chunk
     end
-    if pieces % FAIR == 0 then
-      if parts[1] then whole[#whole + 1], parts = table.concat(parts), {} end
-      M.pause()
+    turn = turn + #chunk
+    if pieces % FAIR == 0 or turn >= PIECE then
+      if #parts > 1 then whole[#whole + 1], parts = table.concat(parts), {} end
+      if got > keep then
+        refused = refused + 1
+        M.sleep(SLOWER * refused)
+        refused = refused - 1
+      else
+        M.pause()
+      end
+      turn = 0
     end
   end
   if got > keep then return nil, 400, why_not:format(got), true end
@@ -288,7 +300,6 @@ function Request:body(most, seconds, total, keep, why_not)
 end
 
 local WRITE = 30 -- seconds in which a client must take a piece of what is written
-local PIECE = 2 ^ 18 -- bytes of a piece
 
 -- lua-http sends a head by itself; held, it leaves with the first piece of the body, in one call of the system.
 local function held_done(connection)
@@ -427,6 +438,11 @@ local function read_body_chunk(connection, seconds)
   return part, message, number
 end
 
+-- lua-http would wait for a whole body, in memory of its own. len: negative, of what is to come.
+local function read_body_by_length(connection, len, seconds)
+  return connection.socket:xread(math.max(len, -PIECE), seconds)
+end
+
 local DAMAGED = '{"error":"the headers cannot be understood"}'
 -- Where not even the first line can be read, lua-http has no request to answer.
 local NO_REQUEST = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: " .. #DAMAGED
@@ -447,7 +463,9 @@ local NO_HOST = '{"error":"expected one header Host"}'
 
 local function handle(handler, stream, listener)
   stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
-  stream.connection.read_header, stream.connection.read_body_chunk = read_header, read_body_chunk
+  local connection = stream.connection
+  connection.read_header, connection.read_body_chunk = read_header, read_body_chunk
+  connection.read_body_by_length = read_body_by_length
   await_turn(stream)
   local request = Request()
   request.stream, request.started, request.listener = stream, M.now(), listener
