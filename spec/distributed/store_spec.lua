@@ -62,6 +62,15 @@ describe("a store", function()
     finally(function() store:close() end)
     assert.error_matches(function() dist.TCPStore("127.0.0.1", store.port, { token = "wrong" }) end,
       "wrong token; all processes of a job need the same MOTH_STORE_TOKEN")
+    local own, said, stderr = dist.HashStore(), "", io.stderr -- a token of chance
+    finally(function() own:close() end)
+    assert.error_matches(function() dist.TCPStore("127.0.0.1", own.port) end, "wrong token")
+    io.stderr = { write = function(_, ...) said = said .. table.concat { ... } end } -- luacheck: ignore 122
+    local ok, open = pcall(dist.TCPStore, "127.0.0.1", 0, { is_master = true })
+    io.stderr = stderr -- luacheck: ignore 122
+    assert(ok, open)
+    assert.matches("a store without a token: each user who reaches 127.0.0.1 port " .. open.port, said)
+    open:close()
     local results = ranks.run { size = 2, timeout = 0.3, env = function(rank)
       return rank == 1 and { "MOTH_STORE_TOKEN=other" } or {}
     end, code = "" }
@@ -94,8 +103,8 @@ describe("a store", function()
       "no store answers at 127.0.0.1 port 1 within 0.05 s: .*is rank 0")
     local path = os.tmpname()
     finally(bash("exec luajit -e \"local s = require(\\\"moth.distributed\\\").HashStore() "
-      .. "local f = io.open([[%s]], [[w]]) f:write(s.port) f:close() "
-      .. "local ffi = require [[ffi]] ffi.cdef [[int raise(int);]] ffi.C.raise(19)\"", path))
+      .. "local ffi = require [[ffi]] ffi.cdef [[int raise(int);]] local stop = ffi.C.raise "
+      .. "local f = io.open([[%s]], [[w]]) f:write(s.port) f:close() stop(19)\"", path))
     local port
     repeat
       local f = io.open(path)

@@ -46,6 +46,9 @@ end
 
 --- The group that is meant by an argument: itself, or the default one; for files of this folder.
 function M.of(group, what)
+  if group and type(group) ~= "table" then
+    check.fail("[distributed.%s] expected a process group, got %s", what, type(group))
+  end
   if group and not group.handle then check.fail("[distributed.%s] this process group was destroyed", what) end
   if not group and not state.default then
     check.fail("[distributed.%s] there is no process group: call dist.init_process_group first", what)
@@ -93,12 +96,15 @@ local function store_at(host, port, rank, size, timeout)
   local token = os.getenv("MOTH_STORE_TOKEN") or ""
   local by_agent = is_set "TORCHELASTIC_USE_AGENT_STORE"
   local key = host .. ":" .. port
-  if rank == 0 and not by_agent and not state.servers[key] then
-    local server, bound = C.serve(host, port, token)
-    state.servers[key] = { server, bound }
+  local own = state.servers[key]
+  if rank == 0 and not by_agent and not own then
+    if port == 0 and token == "" then token = store.random_token() end -- nobody else is to come
+    local server, bound = store.serve("init_process_group", host, port, token)
+    own = { server, bound, token }
+    state.servers[key] = own
   end
+  if own then token = own[3] end
   if port == 0 then
-    local own = state.servers[key]
     if size > 1 or not own then check.fail "[distributed.init_process_group] port 0: other ranks cannot know it" end
     port = own[2]
   end

@@ -14,6 +14,24 @@ local signature = require "moth.utils.signature"
 local C = B.comm
 local M = {}
 
+--- 32 hexadecimal digits of chance: a token for those who get it alone.
+function M.random_token()
+  local f = assert(io.open("/dev/urandom", "rb"))
+  local bytes = f:read(16)
+  f:close()
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+--- Runs the server of a store: C.serve, which warns where everybody may use it.
+function M.serve(where, host, port, token)
+  local server, bound = C.serve(host, port, token)
+  if token == "" then
+    check.warn("[distributed.%s] a store without a token: each user who reaches %s port %d can read and change it; \z
+      set MOTH_STORE_TOKEN to a secret of the job, or start it by `moth run`", where, host, bound)
+  end
+  return server, bound
+end
+
 local function is_store(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__is_store == true end
 signature.type("Store", is_store, "a store")
 
@@ -100,7 +118,7 @@ TCPStore.__init = signature.init("distributed.TCPStore(string host_name, Port po
   number timeout=300, string token?)", function(self, o)
   self.host, self.port, self.prefix, self.timeout = o.host_name, o.port, "", limit(nil, o.timeout)
   local token = o.token or os.getenv("MOTH_STORE_TOKEN") or ""
-  if o.is_master then self.server, self.port = C.serve(self.host, self.port, token) end
+  if o.is_master then self.server, self.port = M.serve("TCPStore", self.host, self.port, token) end
   self.handle = C.connect(self.host, self.port, token, self.timeout)
   self.token = token
 end)
@@ -109,7 +127,7 @@ end)
 local HashStore = class("HashStore", TCPStore)
 M.HashStore = HashStore
 HashStore.__init = signature.init("distributed.HashStore()", function(self)
-  TCPStore.__init(self, "127.0.0.1", 0, { is_master = true })
+  TCPStore.__init(self, "127.0.0.1", 0, { is_master = true, token = M.random_token() })
 end)
 
 --- The same store, with a text in front of all keys.

@@ -24,10 +24,7 @@ local function token_of(o)
     end
     return ""
   end
-  local f = assert(io.open("/dev/urandom", "rb"))
-  local bytes = f:read(16)
-  f:close()
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+  return store.random_token()
 end
 
 --- o: the options. Errors are texts for the user.
