@@ -30,6 +30,25 @@ function M.decode(text)
   return decoder.decode(text)
 end
 
+-- ---- web pages ---------------------------------------------------------------------------------------
+
+-- What pages can send to another origin without asking is not among them.
+local body_types = { ["application/json"] = true, ["application/octet-stream"] = true }
+
+--- Whether a web page may not ask, or something that looks like one: a status and why. origin, host: headers; allowed:
+-- origins beside the server's own; kind: the Content-Type of a POST, if it has one.
+function M.page(origin, host, allowed, kind)
+  if origin and not (allowed["*"] or allowed[origin:lower()]) then
+    local own = (host or ""):lower()
+    if origin:lower() ~= "http://" .. own and origin:lower() ~= "https://" .. own then
+      return 403, "a web page of another origin asks: allow_origins, --allow-origin"
+    end
+  end
+  if kind and not body_types[kind:lower():match "^%s*([^;%s]*)"] then
+    return 415, ("expected the header Content-Type: application/json, got '%s'"):format(M.short(kind, 100))
+  end
+end
+
 -- ---- checks ------------------------------------------------------------------------------------------
 
 -- A refusal: status 400, with the field's path. Raised as a table, caught in read.

@@ -71,6 +71,8 @@ function M.infer(name)
   local object = models[name]
   if not object then return refuse(404, ("there is no model '%s'"):format(name)) end
   if ngx.req.get_method() ~= "POST" then return refuse(405, "expected POST") end
+  local status, reason = kserve.page(ngx.var.http_origin, ngx.var.http_host, {}, ngx.var.http_content_type)
+  if status then return refuse(status, reason) end
   local entry, why = kserve.read(object.signature, body_of(), ngx.var.http_inference_header_content_length)
   if not entry then return refuse(400, why) end
   local ok, outputs = pcall(compute, object, entry)
@@ -169,6 +171,7 @@ function M.configuration(o)
   local config = require("moth.serve")._configure(o)
   local function fail(why) error({ usage = "--print-nginx: " .. why }, 0) end
   if config.token then fail "nginx's workers check no token: put moth serve behind nginx instead" end
+  if next(config.allow_origins) then fail "nginx's workers answer pages of no other origin" end
   if config.port == 0 then fail "give the port that nginx shall have" end
   local list = {}
   for i, name in ipairs(tree.keys(config.models)) do

@@ -75,16 +75,8 @@ function M.is_known_host(host, hosts)
   return loopback[name] or hosts[name] or name:find "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:find "^%[[%x:.]+%]$" ~= nil
 end
 
--- Whether a page of this origin may ask: one of this server's own names, or of allow_origins.
-local function may_page(origin, host, allowed)
-  origin, host = origin:lower(), (host or ""):lower()
-  return allowed["*"] or allowed[origin] or origin == "http://" .. host or origin == "https://" .. host
-end
-
 local PREFLIGHT = { "access-control-allow-methods", "GET, POST", "access-control-allow-headers",
   "authorization, content-type, inference-header-content-length", "access-control-max-age", "600" }
--- What web pages can send to another origin without asking is not among them.
-local body_types = { ["application/json"] = true, ["application/octet-stream"] = true }
 
 local open_paths = { ["/v2/health/live"] = true, ["/v2/health/ready"] = true }
 
@@ -95,21 +87,15 @@ local function may_ask(call)
     return false
   end
   local origin = request:header "origin"
-  if origin then
-    if not may_page(origin, request:header ":authority", server.allow_origins) then
-      call:refuse(403, "a web page of another origin asks: allow_origins, --allow-origin", true)
-      return false
-    end
-    request.origin = origin
-    if request.method == "OPTIONS" then
-      call:answer(200, "", PREFLIGHT)
-      return false
-    end
+  local status, why = kserve.page(origin, request:header ":authority", server.allow_origins,
+    request.method == "POST" and request:header "content-type")
+  if status then
+    call:refuse(status, why, true)
+    return false
   end
-  local kind = request.method == "POST" and request:header "content-type"
-  if kind and not body_types[kind:lower():match "^%s*([^;%s]*)"] then
-    call:refuse(415, ("expected the header Content-Type: application/json, got %s"):format(quote(kind:sub(1, 100))),
-      true)
+  request.origin = origin
+  if origin and request.method == "OPTIONS" then
+    call:answer(200, "", PREFLIGHT)
     return false
   end
   if server.token and not open_paths[request.path] then
