@@ -127,4 +127,29 @@ describe("positions in ONNX files", function()
     check(function(m) return moth.where(m, 1, 0), moth.where(m, 1.5, 0), moth.where(m, true, false) end,
       { mask }, "", "")
   end)
+
+  it("the order of positions does not depend on where they count from: the last token by argmax", function()
+    check(function(a)
+      local h = table_(a)
+      return h[{ moth.arange(1, 3), a:argmax(2) }], a:argsort(2), a:argmin(1)
+    end, { moth.tensor { { 1, 12, 3 }, { 7, 2, 12 } }:long() }, "1", "2 3")
+  end)
+
+  it("calls along dimension 1 of a scalar get a tensor of one element, as ONNX has no such dimension", function()
+    local one, ones = moth.tensor(1):long(), moth.tensor { 1 }:long()
+    for results, list in pairs {
+      [""] = {
+        function(t) return t:sum():cumsum(1), t:sum():softmax(1), t:sum():logsumexp(1), t:sum():flip(1) end,
+        function(t) return t:sum():gather(1, one), t:sum():index_select(1, ones), t:sum():scatter(1, one, 3.5) end,
+        function(t) return t:sum():sum(1), t:sum():amax(-1), t:sum():bool():all(1), F.one_hot(t:argmax(), 12) end,
+        function(t) return t:sum():scatter_add(1, one, t:mean()), t:sum():index_fill(1, ones, 2) end,
+        function(t) return t:sum():var(1, false) end,
+      },
+      ["1"] = { function(t) return t:sum():argmax(1) end, function(t) return t:sum():argsort(1) end },
+      ["2"] = { function(t) return t:sum():sort(1) end, function(t) return t:sum():topk(1, 1) end,
+        function(t) return t:sum():max(1) end, function(t) return t:sum():kthvalue(1, 1) end },
+    } do
+      for _, f in ipairs(list) do check(f, { x }, "", results) end
+    end
+  end)
 end)

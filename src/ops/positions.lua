@@ -1,6 +1,7 @@
 -- Ops whose results hold elements of their arguments: "arguments -> results". Where such an argument is positions (tensors
 -- that IndexTensor and index_base tell of), so is the result; files that count from 0 (lua/moth/onnx/positions.lua) need to
--- know. Views do it by themselves. No result: the op compares elements of these arguments. In front of "as": an argument
+-- know. Views do it by themselves. No result: the op compares elements of these arguments, and where they count from is
+-- all the same. In front of "as": an argument
 -- that is positions without being an IndexTensor.
 return {
   -- copies
@@ -25,7 +26,7 @@ return {
   round = "self -> 1", floor = "self -> 1", ceil = "self -> 1", trunc = "self -> 1", upsample_nearest = "self -> 1",
   -- comparisons
   eq = "self other", ne = "self other", lt = "self other", le = "self other", gt = "self other", ge = "self other",
-  isclose = "self other", searchsorted = "sorted_sequence input", bucketize = "input boundaries",
+  argmax = "self", argmin = "self", argsort = "self", isclose = "self other", searchsorted = "sorted_sequence input", bucketize = "input boundaries",
   -- positions that are no IndexTensor
   one_hot = "as self",
 }

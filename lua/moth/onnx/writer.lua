@@ -7,6 +7,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local follow = require "moth.export.follow"
 local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
@@ -432,17 +433,40 @@ function Writer:control(node)
   for i, meta in ipairs(node.metas) do self.values[node.out[i]] = rules.value(made[i], meta.dtype, meta.shape) end
 end
 
+-- Whether a call goes along a dimension of a tensor that has none: dimension 1 of a scalar is allowed, but not in ONNX.
+local function along_no_dimension(record, values)
+  local first, along = nil, record.name == "one_hot"
+  for _, a in ipairs(record.visible) do
+    local v = values[a.name]
+    first = first or rules.is_value(v) and v
+    along = along or v ~= nil and (a.type == "DIM" and not a.of_result or a.type == "DIMS" and #v > 0)
+  end
+  return first and first.ndim == 0 and along
+end
+
+function Writer:reshaped(v, shape, node)
+  return rules.value(self:node("Reshape", { v.name, self:ints(shape, node).name }, 1, {}, node.at)[1], v.dtype, shape)
+end
+
 -- Writes the nodes of a call of an op; its results stand for their values.
 function Writer:emit(node)
   local record = self.records[functional(node.op)]
   local rule = assert(loadstring("return " .. record.onnx:gsub("^composed%b()%s*or%s+", ""), OWN))
   local passes = self:passes(node, record)
-  setfenv(rule, rules.environment(self, node, self:arguments(node, record, passes)))
+  local values = self:arguments(node, record, passes)
+  local scalar = along_no_dimension(record, values)
+  if scalar then
+    for name, v in each(values) do
+      if rules.is_value(v) and v.ndim == 0 then values[name] = self:reshaped(v, { 1 }, node) end
+    end
+  end
+  setfenv(rule, rules.environment(self, node, values))
   local results = { rule() }
   for i, meta in ipairs(node.metas) do
     local v = results[i]
     if v == nil then break end
     local made = rules.value(v.name, meta.dtype, meta.shape)
+    if scalar then made = self:reshaped(made, meta.shape, node) end
     if v.dtype and v.dtype ~= meta.dtype and node.op:find "_$" then -- a write keeps the dtype
       made.name = self:node("Cast", { v.name }, 1, { to = messages.code(meta.dtype) }, node.at)[1]
     end
