@@ -403,4 +403,16 @@ describe("moth.export", function()
     assert.same({ 1, 3, 5, 3 }, at:totable())
     assert.is_true(math.abs(q:item() - 3.15) < 1e-6)
   end)
+
+  it("a scalar tensor as an index is refused, with what to write", function()
+    local x, at = moth.randn(3, 5), moth.tensor(2):long()
+    for _, f in ipairs { function(t, i) return t[i] end, function(t, i) return t[{ {}, i }] end,
+      function(t, i) t = t * 1; t[{ i, {} }] = 2; return t end } do
+      local ok, message = pcall(moth.export, f, { x, at })
+      assert.is_false(ok)
+      assert.matches("export_spec.lua:%d+: index: .*i:view%(1%)", message)
+    end
+    local ep = moth.export(function(t, i) return t[{ {}, i:view(1) }]:squeeze(2) end, { x, at })
+    assert.is_true(moth.equal(x:select(2, 4), ep(x, moth.tensor(4):long())))
+  end)
 end)

@@ -3,6 +3,7 @@
 -- and "newaxis" make a view; integer tensors and masks index it. Reading and writing share `parse`, which returns the
 -- view and the indices for ops.gather_nd or ops.scatter_nd_. docs/tensors.md has the rules.
 local B = require "moth_lua"
+local exporting = require "moth.export.active"
 local signature = require "moth.utils.signature"
 local ops = B.ops
 local M = {}
@@ -124,6 +125,10 @@ local function parse(x, key)
     elseif is_tensor(part) then
       local mask = kind_of(part) == "mask"
       if not mask and B.dim(part) == 0 and not B.is_fake(part) then
+        if exporting() then
+          fail("a tensor without dimensions stands for a number, which a recorded program does not know: write "
+            .. "i:view(1) for it, which leaves a dimension of size 1")
+        end
         x, d = ops.select(x, dim, (B.item(part))), d + 1
       else
         indices = indices or { dims = {} }
