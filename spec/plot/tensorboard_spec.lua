@@ -171,4 +171,18 @@ describe("loggers #M495", function()
     assert.equal(rest .. ",,2,\n", read(path))
     fails("No such file", function() moth.utils.CSVLogger("/nonexistent/a") end)
   end)
+
+  it("CSV: a name may have two lines, a value is no table", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local log = moth.utils.CSVLogger(path)
+    log:log { ["two\nlines"] = 1, x = 2 }
+    log:close()
+    log = moth.utils.CSVLogger(path)
+    log:log { ["two\nlines"] = 3, x = 4 }
+    fails("log: 'x' is a table; a value is", function() log:log { x = { 1 } } end)
+    fails("log: 'x' is a function", function() log:log { x = print } end)
+    log:close()
+    assert.equal('"two\nlines",x\n1,2\n3,4\n', read(path))
+  end)
 end)

@@ -15,12 +15,19 @@ local is_tensor = require("moth_lua").is_tensor
 
 local M = {}
 
-local function plain(row)
+-- flat: no value is a table.
+local function plain(row, flat)
   if type(row) ~= "table" then check.fail("log: expected a table { name = value }, got %s", class.name(row)) end
   local out, keys = {}, {}
   for k, v in each(row) do
     if type(k) ~= "string" then check.fail("log: names are strings, got %s", tostring(k)) end
-    out[k] = is_tensor(v) and v:item() or v
+    if is_tensor(v) then v = v:item() end
+    local kind = type(v)
+    if flat and kind == "table" or kind == "function" or kind == "thread" or kind == "userdata" then
+      check.fail("log: '%s' is a %s; a value is a number, a string, a boolean or a tensor of one element", k,
+        class.name(v))
+    end
+    out[k] = v
     keys[#keys + 1] = k
   end
   table.sort(keys)
@@ -76,7 +83,18 @@ local function record(cells)
   return table.concat(out, ",")
 end
 
--- The cells of a first line.
+-- The first row of a file, without its end; a quoted name may have lines of its own.
+local function first_row(f)
+  local row = f:read "*l"
+  while row and select(2, row:gsub('"', "")) % 2 == 1 do
+    local more = f:read "*l"
+    if not more then break end
+    row = row .. "\n" .. more
+  end
+  return row
+end
+
+-- The cells of a first row.
 local function cells_of(line)
   local out, at = {}, 1
   line = line:gsub("\r$", "") .. ","
@@ -98,7 +116,7 @@ CSV.__init = signature.init("CSVLogger(path path, string[] columns?)", function(
   local path, columns = o.path, o.columns
   self.path = path
   local old = io.open(path, "rb")
-  local head = old and old:read("*l")
+  local head = old and first_row(old)
   if old then old:close() end
   if columns then self.columns = { unpack(columns) } end
   if head and head ~= "" then
@@ -142,7 +160,7 @@ end
 --- Writes a row. A missing column stays empty; a new name becomes a column.
 function CSV:log(row)
   local keys
-  row, keys = plain(row)
+  row, keys = plain(row, true)
   self.columns = self.columns or keys
   local known = {}
   for _, c in ipairs(self.columns) do known[c] = true end
