@@ -86,6 +86,17 @@ describe("the prompt #quick #M508", function()
     assert.is_nil(out:find("> ", 1, true) or out:find("Ctrl-D", 1, true), "prompts in a pipe")
   end)
 
+  it("ends by exit, quit or the end of the input, in the middle of a statement, too", function()
+    for _, line in ipairs { "exit", "quit", "exit()", " quit ( );" } do
+      local out, errors = session { "1 + 1", line, "2 + 2" }
+      assert.same({ "2\n", "" }, { out, errors })
+    end
+    assert.equal("3\n4\n", (session { "quit = 3", "quit", "2 + 2" }))
+    assert.matches("%%who", (session { "help()" }))
+    local _, errors = session { "for i = 1, 2 do", "print(i)" }
+    assert.equal("moth: the input ends within what begins with 'for i = 1, 2 do'\n", errors)
+  end)
+
   it("points at the line typed, and shows no frame of its own", function()
     local _, errors = session { "moth.nn.Linear(2, 3)(moth.ones(4))", "%run no_such_file", "%plot", "%plot nil" }
     assert.matches("^stdin:1: %[linear%] input and weight", errors)

@@ -104,6 +104,13 @@ local function remember(session, text)
   for line in text:gmatch("[^\n]+") do add(line) end
 end
 
+-- What ends or explains other prompts does so here, unless the user has a variable of that name.
+local words = { exit = "end", quit = "end", help = "%help" }
+local function word_of(session, line)
+  local name = line:match "^%s*(%a+)%s*;?%s*$" or line:match "^%s*(%a+)%s*%(%s*%)%s*;?%s*$"
+  return name and words[name] and session.locals.env[name] == nil and words[name] or nil
+end
+
 -- Reads lines until they form a chunk: the chunk, or nil, a message; or "end", "nothing".
 local function read_chunk(session)
   local function read(prompt)
@@ -116,7 +123,9 @@ local function read_chunk(session)
   end
   if line == nil then return "end" end
   if not line or line:match("^%s*$") then return "nothing" end
-  local command = require("moth.repl.commands").find(line)
+  local word = word_of(session, line)
+  if word == "end" then return "end" end
+  local command = require("moth.repl.commands").find(word or line)
   if command then
     remember(session, line)
     return function() return command(session) end
@@ -130,7 +139,7 @@ local function read_chunk(session)
       return chunk, message
     end
     line = read ">> "
-    if line == nil then return "end" end
+    if line == nil then return "end", "the input ends within what begins with '" .. text:match "[^\n]*" .. "'" end
     if not line then return "nothing" end
     text = text .. "\n" .. line
   end
@@ -153,7 +162,10 @@ function M.run(host)
   end
   while true do
     local chunk, message = read_chunk(session)
-    if chunk == "end" then break end
+    if chunk == "end" then
+      if message then io.stderr:write(session.colour("error", "moth: " .. message), "\n") end
+      break
+    end
     if type(chunk) == "function" then
       M.evaluate(session, chunk)
     elseif message then
