@@ -186,6 +186,18 @@ describe("sizes of exported programs", function()
       local n, k = x:size(1), math.min(x:size(1), 100)
       return (x:unsqueeze(2) * x:narrow(1, 1, k)):flatten():narrow(1, n, k)
     end, { 2, 99, 100, 101, 1000 })
+    holds(function(x) -- quotients that are not whole at some sizes
+      local t = x:size(1)
+      local n = math.min(t, 64)
+      return x[{ { math.max(1, t - 9), t } }] + x:narrow(1, t - n + 1, n):mean()
+    end, { 2, 9, 10, 64, 65, 1000 })
+    holds(function(x) -- as many as the convolutions of wav2vec leave
+      local n = x:size(1) + 2000
+      for _, k in ipairs { 10, 3, 3, 3, 3, 2, 2 } do n = math.floor((n - k) / (k == 10 and 5 or 2)) + 1 end
+      return x * n
+    end, { 2, 9, 1000, 16000, 100003 })
+    local even = holds(function(x) return x + (x:size(1) % 2 == 0 and 1 or 0) end, { 2, 4, 10, 5000 }, { 3, 5001 })
+    assert.equal(2, even.program.dims.n.min)
     fails("HINT: if m and n are one size always, give these dimensions the same name", moth.add,
       { moth.ones(5), moth.ones(5) }, { dynamic_shapes = { { [1] = "n" }, { [1] = "m" } } })
   end)

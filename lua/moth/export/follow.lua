@@ -132,12 +132,13 @@ function M.solve(points, values, names, ranges, expressions)
   for _, e in ipairs(expressions or {}) do
     f = of_expression(points, values, e)
     if f then return f end
-    local quotients = {} -- times another formula: the bytes of min(n, 64) rows of n
+    local quotients, whole = {}, true -- times another formula: the bytes of min(n, 64) rows of n
     for i, point in ipairs(points) do
       local v = sizes.evaluate(e, point)
-      quotients[i] = v ~= 0 and values[i] % v == 0 and values[i] / v or nil
+      whole = whole and v ~= 0 and values[i] % v == 0
+      quotients[i] = values[i] / v
     end
-    f = #quotients == #points and fit(points, quotients, names, ranges)
+    f = whole and fit(points, quotients, names, ranges)
     if f then return sizes.combined("mul", f, e) end
     for _, sign in ipairs { 1, -1 } do
       local rest = {}

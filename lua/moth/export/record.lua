@@ -882,15 +882,16 @@ local function settled(given, least_of)
     local range, example = given.dims[name], given.example[name]
     local every = range.multiple_of or 1
     local least = math.max(range.min, example - 4096 * every)
+    local behind, below = nil, false -- the first size that guards leave out, and whether they allow smaller ones
     for n = example, least, -every do
       local point = {}
       for other, size in each(given.example) do point[other] = size end
       point[name] = n
-      if not follow.holds(given.guards, point) then
-        if least_of[name] == 0 then range.min = n + every end
-        break
-      end
+      local holds = follow.holds(given.guards, point)
+      below = below or behind ~= nil and holds
+      if not holds then behind = behind or n + every end
     end
+    if behind and not below and least_of[name] == 0 then range.min = behind end
   end
   local left = {}
   for _, g in ipairs(given.guards) do

@@ -149,7 +149,7 @@ function M.text(f)
   return text
 end
 
-local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 3, 20
+local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
 
 -- ---- arithmetic of formulas ----------------------------------------------------------------------
 
