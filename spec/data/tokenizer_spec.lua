@@ -268,4 +268,16 @@ describe("tokenizers #quick", function()
     assert.equal("hello world", tok:decode(ids[1]:narrow(1, 1, 3)))
     assert.equal(3, lengths[1]:item())
   end)
+
+  it("stops where a text has enough ids, and knows its longest token", function()
+    local tok = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
+    assert.equal(#"<|end|>", tok:longest_token())
+    local text = ("hello world "):rep(1000)
+    local all = tok:encode(text)
+    local some = tok:encode(text, false, { enough = 10 })
+    assert.is_true(#some > 10 and #some < 20)
+    for i, id in ipairs(some) do assert.equal(all[i], id) end
+    assert.same(all, tok:encode(text, false, { enough = #all }))
+    assert.same(all, tok:encode(text)) -- it is not remembered
+  end)
 end)

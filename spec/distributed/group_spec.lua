@@ -149,4 +149,11 @@ describe("process groups", function()
     assert.equal(32, sampler:global_batch(32))
     dist.destroy_process_group()
   end)
+
+  it("are no numbers", function()
+    alone()
+    assert.error_matches(function() dist.context_parallel(moth.nn.Linear(3, 3), 3) end,
+      "%[distributed.context_parallel%] expected a process group, got number")
+    dist.destroy_process_group()
+  end)
 end)

@@ -169,7 +169,8 @@ describe("models of text #quick", function()
   it("draw by temperature, top_k, top_p; end at eos; stream", function()
     local net = models.minigpt { vocab = 11, d_model = 8, n_layer = 1, n_head = 2, block_size = 8 }
     local greedy = net:generate(ids, 3, { do_sample = false })
-    for _, o in ipairs { { top_k = 1 }, { top_p = 1e-6 }, { temperature = 0 } } do
+    for _, o in ipairs { { top_k = 1 }, { top_p = 1e-6 }, { temperature = 0 },
+      { temperature = 1e-300 }, { temperature = 1e-45 } } do
       assert.is_true(net:generate(ids, 3, o):equal(greedy))
     end
     local logits = moth.tensor { { 1, 3, 2, 0 } }
