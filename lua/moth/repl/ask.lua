@@ -1,5 +1,6 @@
 --- moth.help: the docs of a name or a value, as `?name` at the prompt shows them.
 local B = require "moth_lua"
+local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local help = require "moth.repl.help"
@@ -7,15 +8,31 @@ local complete = require "moth.repl.complete"
 
 local M = {}
 
--- A name of `env` (the session's variables), else of moth: conv2d, nn.Conv2d, StepLR.
+-- Where a name is looked for: the session's variables, then moth.
+local function places(env)
+  local moth = require "moth"
+  return { env or { moth = moth }, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data, moth.nn.functional,
+    moth.nn.utils, moth.autograd, moth.transforms, moth.datasets }
+end
+
+-- The value of a name: x, conv2d, nn.Conv2d, StepLR.
 local function find(path, env)
   if not complete.keys(path) then return nil end
-  local moth = require "moth"
-  for _, place in ipairs { env or { moth = moth }, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
-    moth.nn.functional, moth.nn.utils, moth.autograd } do
+  for _, place in ipairs(places(env)) do
     local value = complete.resolve(place, path)
     if value ~= nil then return value end
   end
+end
+
+-- "; did you mean 'softmax'?" for a name that is nowhere, or "".
+local function meant(path, env)
+  local before, last = path:match "^(.*)%.([^.]+)$"
+  local names = {}
+  for _, place in ipairs(before and { find(before, env) } or places(env)) do
+    for name in each(complete.fields(place)) do names[#names + 1] = name end
+  end
+  table.sort(names)
+  return (check.suggest(last or path, names):gsub("%?$", ""))
 end
 
 local function is_module(value)
@@ -27,7 +44,8 @@ end
 function M.about(path, env)
   local value = find(path, env)
   if is_module(value) then return help.text(getmetatable(value).__module_name, value) end
-  return help.text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path .. " looks through the docs")
+  return help.text(path, value) or ("nothing is named '%s'%s; ??%s looks through the docs"):format(path, meant(path, env),
+    path)
 end
 
 local overview = [[
