@@ -44,8 +44,8 @@ end
 function M.about(path, env)
   local value = find(path, env)
   if is_module(value) then return help.text(getmetatable(value).__module_name, value) end
-  return help.text(path, value) or ("nothing is named '%s'%s; ??%s looks through the docs"):format(path, meant(path, env),
-    path)
+  return help.text(path, value)
+    or ("nothing is named '%s'%s; ??%s looks through the docs"):format(path, meant(path, env), path)
 end
 
 local overview = [[
