@@ -144,7 +144,7 @@ local data = list [[
 -- Every function there is, but those that act on the process or the disk.
 local banned = {}
 for name in ("from_ptr save load load_safetensors save_safetensors manual_seed set_num_threads cpu_level "
-  .. "set_default_dtype set_grad_enabled seed_all set_rng_state use_deterministic_algorithms set_printoptions "
+  .. "set_default_dtype set_grad_enabled seed_all seed set_rng_state use_deterministic_algorithms set_printoptions "
   .. "cuda data_ptr data_pointer tensor_subclass make_subclass type scope free release record_stream class "
   .. "share_memory_ pin_memory set_limit record_history leak_check fail_at set_debug"):gmatch("%S+") do
   banned[name] = true

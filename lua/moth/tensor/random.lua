@@ -23,9 +23,27 @@ function methods:set_state(state)
   B.generator_set_state(self, unpack(state))
   return self
 end
-function methods:initial_seed()
-  local high, low = B.generator_state(self)
+local function seed_of(generator)
+  local high, low = B.generator_state(generator)
   return high * 2 ^ 32 + low
+end
+function methods:initial_seed() return seed_of(self) end
+
+-- A seed that no other run has: 53 bits of the system's, as a Lua number holds them.
+local function fresh()
+  local f = io.open("/dev/urandom", "rb")
+  local bytes = f and f:read(7)
+  if f then f:close() end
+  if not bytes then return require("moth.utils.system").time() * 1e6 % 2 ^ 53 end
+  local n = bytes:byte(1) % 32
+  for i = 2, 7 do n = n * 256 + bytes:byte(i) end
+  return n
+end
+--- Seeds it with a number that no other run has, and returns that number.
+function methods:seed()
+  local n = fresh()
+  B.generator_seed(self, n)
+  return n
 end
 
 --- A separate generator: moth.Generator(42); pass it as {generator = g}.
@@ -36,6 +54,14 @@ M.manual_seed = signature("manual_seed(size seed)", function(n)
   B.generator_seed(nil, n)
   math.randomseed(n)
 end)
+--- Seeds both with a number that no other run has, and returns that number.
+M.seed = signature("seed()", function()
+  local n = fresh()
+  M.manual_seed(n)
+  return n
+end)
+--- The number that moth's default generator was seeded with.
+M.initial_seed = signature("initial_seed()", function() return seed_of(nil) end)
 M.seed_all = signature.alias("seed_all", M.manual_seed)
 
 --- The state of moth's generator, a list of numbers for set_rng_state.
