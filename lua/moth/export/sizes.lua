@@ -10,6 +10,7 @@
 --
 --     { op = "min", a = formula, b = 4096 }
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
 
@@ -253,6 +254,24 @@ function M.combined(op, a, b)
   return f
 end
 
+-- A formula of whole numbers as { name = factor } and the least and greatest value of the rest; nil: it is not linear.
+local function linear(f)
+  if type(f) == "number" then return {}, f, f end
+  if type(f) == "string" then return { [f] = 1 }, 0, 0 end
+  if f.op or f.of or f.scale then return nil end
+  local factors, low, high = {}, f.add or 0, f.add or 0
+  for _, term in ipairs(f.terms) do
+    local k = term[1]
+    local of, a, b = linear(term[2])
+    if not of or #term > 2 then return nil end
+    for name, factor in each(of) do factors[name] = (factors[name] or 0) + k * factor end
+    low, high = low + math.min(k * a, k * b), high + math.max(k * a, k * b)
+  end
+  local div = f.div or 1
+  for name, factor in each(factors) do factors[name] = factor / div end
+  return factors, (low - (div - 1)) / div, high / div
+end
+
 -- The least and the greatest value of a formula, where dims are in their ranges.
 local function bounds(f, ranges)
   if type(f) == "number" then return f, f end
@@ -290,7 +309,14 @@ local function bounds(f, ranges)
     low, high = low + a, high + b
   end
   if f.div then low, high = math.floor(low / f.div), math.floor(high / f.div) end
-  return low, high
+  local factors, least, most = linear(f) -- 2 * h - 2 * (h // 2) is about h
+  if not factors then return low, high end
+  for name, k in each(factors) do
+    local a, b = bounds(name, ranges)
+    local c, d = product(k, k, a, b)
+    least, most = least + c, most + d
+  end
+  return math.max(low, math.ceil(least - 1e-9)), math.min(high, math.floor(most + 1e-9))
 end
 
 --- A guard is { op = "lt", "le" or "eq", a, b = formulas, holds = boolean, at = line }: what a comparison gave.
