@@ -380,4 +380,29 @@ describe("moth.onnx.export", function()
     check({ mode = "bilinear", size = { 1, 3 } }, {})
     check({ mode = "nearest", scale_factor = 0.3 }, {})
   end)
+
+  it("sizes in front of a tensor; squeeze of what may be 1; an upsampled map of open size", function()
+    local F, file = moth.nn.functional, os.tmpname()
+    local function at(f, dims, ...)
+      moth.onnx.export(moth.export(f, { moth.randn(2, 8, 9) }, { dynamic_shapes = { dims } }), nil, file,
+        { input_names = { "x" } })
+      local session = moth.onnx.InferenceSession(file)
+      for _, size in ipairs { ... } do
+        local x = moth.randn(size)
+        local want, got = f(x), session:run(nil, { x = x })[1]
+        assert.same(want:size(), got:size())
+        assert.is_true(moth.allclose(want, got, 1e-5, 1e-5))
+      end
+    end
+    at(function(x) return x:size(2) * x - x:size(3) end, { [2] = "h" }, { 2, 3, 9 }, { 2, 100, 9 })
+    at(function(x) return x:squeeze(2) * 2 end, { [2] = moth.Dim("h", { min = 2 }) }, { 2, 3, 9 })
+    for _, f in ipairs { function(x) return x:squeeze(2) end, function(x) return x:squeeze() end } do
+      assert.error_matches(function() at(f, { [2] = "h" }) end, "squeeze .*dimension 2, of size h, may be 1.*min = 2")
+    end
+    at(function(x)
+      local u = F.interpolate(F.max_pool2d(x:unsqueeze(2), 2), { scale_factor = 2 })
+      return F.pad(u, { 0, x:size(3) - u:size(4), 0, x:size(2) - u:size(3) }) + x:unsqueeze(2)
+    end, { [2] = "h", [3] = "w" }, { 2, 33, 100 }, { 2, 4, 5 })
+    os.remove(file)
+  end)
 end)

@@ -147,7 +147,7 @@ return {
   -- shapes
   view = "reshape(self, out.shape)", reshape = "reshape(self, out.shape)",
   flatten = "reshape(self, out.shape)", unflatten = "reshape(self, out.shape)",
-  unsqueeze = "Unsqueeze(self, ints { dim })", squeeze = "reshape(self, out.shape)",
+  unsqueeze = "Unsqueeze(self, ints { dim })", squeeze = "squeezed(self, dim)",
   view_as = "reshape(self, out.shape)",
   expand = "Expand(self, shape(out.shape))", expand_as = "Expand(self, shape(out.shape))",
   permute = "Transpose(self, { perm = dims })", transpose = "Transpose(self, { perm = swapped(self.ndim, dim0, dim1) })",

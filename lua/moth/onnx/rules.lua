@@ -112,11 +112,12 @@ function M.environment(writer, node, values)
   function env.Cast(v, meta) return to(v, meta.dtype) end
 
   function env.both(a, ...)
-    local list = is_value(a) and { a, ... } or type(a) == "table" and a or { a, ... }
+    local is_list = type(a) == "table" and not is_value(a) and a.kind ~= "size"
+    local list = is_list and a or { a, ... }
     local dtype = promoted(list)
     local out = {}
     for i, v in ipairs(list) do out[i] = to(v, dtype) end
-    if type(a) == "table" and not is_value(a) then return out end
+    if is_list then return out end
     return unpack(out)
   end
 
@@ -369,6 +370,16 @@ function M.environment(writer, node, values)
       if n == 0 then return make("Reshape", x, env.ints(shape), { allowzero = 1 }) end
     end
     return make("Reshape", x, env.ints(shape))
+  end
+  function env.squeezed(x, dim)
+    for i, n in ipairs(x.shape) do
+      if type(n) == "table" and (dim == nil or dim % x.ndim == i - 1)
+        and not sizes.guard_decided({ op = "eq", a = n, b = 1, holds = false }, writer.ep.program.dims) then
+        env.refuse(("dimension %d, of size %s, may be 1, and would go: name those that are to go, or give it min = 2 "
+          .. "by moth.Dim"):format(i, sizes.text(n)))
+      end
+    end
+    return env.reshape(x, env.out.shape)
   end
   function env.divided(x, attributes, divisor)
     local n = 1

@@ -48,7 +48,12 @@ return function(env, make, constant, writer)
       pads = env.twice(pair(padding)), strides = pair(stride) })
     return x.ndim == 2 and make("Squeeze", made, env.ints { 0 }) or made
   end
-  function env.constant_of(op, ...) return writer:tensor(B.ops[op](...):to(B.dtype(env.out.dtype))) end
+  function env.constant_of(op, ...)
+    for i = 1, select("#", ...) do
+      if type(select(i, ...)) == "table" then env.refuse("a matrix whose size changes") end
+    end
+    return writer:tensor(B.ops[op](...):to(B.dtype(env.out.dtype)))
+  end
   function env.diagonal_of(x, offset, dim1, dim2)
     local rows, columns = x.shape[dim1 + 1], x.shape[dim2 + 1]
     if type(rows) ~= "number" or type(columns) ~= "number" then env.refuse("a matrix whose size changes") end
