@@ -1,5 +1,6 @@
 /* What src/io and src/comm need of the core, so that they can be tested without the rest of moth. There are no tensors:
  * making one is refused. */
+#include "core/alloc.h"
 #include "core/error.h"
 #include "core/parallel.h"
 
@@ -23,6 +24,10 @@ const char *moth_dtype_name(MothDType d) {
 
 const volatile sig_atomic_t *moth_interrupt_flag(void) {
   return NULL;
+}
+
+MothStatus moth_no_memory(size_t bytes) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
 }
 
 MothStatus moth_interrupted(void) {
