@@ -77,6 +77,16 @@ describe("save and load #quick", function()
     assert.error_matches(function() moth.save(deep, temporary()) end, "tables nest deeper than")
   end)
 
+  it("refuses the names of other formats, and says who writes them", function()
+    for ending, what in require "moth.each" { npz = "moth.save writes .npy", onnx = "moth.onnx.export",
+      GGUF = "save_gguf", h5 = "moth does not write them", json = "cjson.encode" } do
+      local path = os.tmpname()
+      os.remove(path)
+      assert.error_matches(function() moth.save({ a = moth.ones(1) }, path .. "." .. ending) end,
+        "%[save%] .*the name is that of another format: .*" .. what)
+      assert.is_nil(io.open(path .. "." .. ending))
+    end
+  end)
   it("refuses what cannot be saved, by its path", function()
     for _, ending in ipairs { "", ".pt" } do
       assert.error_matches(function() moth.save(moth.nn.Linear(1, 1), "unused" .. ending) end,

@@ -197,6 +197,11 @@ end
 function M.save(value, path)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   if path:find("%.pth?$") then return save_pt(value, path) end
+  local other = require("moth.io.kinds").written_by(path)
+  if other then
+    check.fail("[save] %s: the name is that of another format: %s; moth's own files end in .moth or .safetensors", path,
+      other)
+  end
   local out = { names = {}, tensors = {}, used = {}, seen = {}, list = {}, nodes = {}, paths = {}, format = 1 }
   local ok, tree = pcall(pack, value, "", out, 1)
   if not ok then check.fail("%s", tree) end

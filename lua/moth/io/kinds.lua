@@ -94,4 +94,17 @@ function M.of(path)
   return nil, ("this is %s; moth.load reads safetensors, .npy, .npz and PyTorch's .pt\nHINT: %s"):format(what, hint)
 end
 
+-- Who writes files of these endings; moth.save does not.
+local nobody = "moth does not write them"
+local writers = {
+  npz = "moth.save writes .npy, which holds one tensor", gguf = "moth.models.save_gguf writes them",
+  onnx = "moth.onnx.export writes them", mte = "moth.edge.export writes them", mth2 = "moth.export's program:save does",
+  png = "moth.plot.save_image writes them", jpg = "moth.plot.save_image writes .png",
+  json = "cjson.encode gives their text", h5 = nobody, hdf5 = nobody, t7 = nobody, parquet = nobody,
+}
+writers.jpeg = writers.jpg
+
+--- What to do instead of moth.save where the end of a name is another format's; nil: it may be saved.
+function M.written_by(path) return writers[path:lower():match "%.(%w+)$" or ""] end
+
 return M
