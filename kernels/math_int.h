@@ -195,12 +195,13 @@ MOTH_FN unsigned long long m_common_(unsigned long long a, unsigned long long b)
       x = y;
       y = r;
     }
-    return x;
-  }
-  while (b != 0) {
-    unsigned long long r = a % b;
-    a = b;
-    b = r;
+    a = x;
+  } else {
+    while (b != 0) {
+      unsigned long long r = a % b;
+      a = b;
+      b = r;
+    }
   }
   return a;
 }

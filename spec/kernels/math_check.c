@@ -169,12 +169,12 @@ static wide ref_digamma(wide x) {
 
 // The derivatives of digamma, n = 1 and 2, by the recurrence up to 60, the asymptotic series and reflection.
 static wide ref_polygamma(wide x, int n) {
-  if (x != x || x == -(wide)INFINITY)
+  if (x != x || (x == -(wide)INFINITY && n == 1))
     return (wide)NAN;
   if (x <= 0) {
+    if (x == L(nearbyint)(x)) /* a pole, as PyTorch has it */
+      return n == 1 ? (wide)INFINITY : -(wide)INFINITY;
     wide f = x - L(nearbyint)(x), t = (wide)PIW * f;
-    if (f == 0)
-      return n == 1 ? (wide)INFINITY : (wide)NAN;
     wide cosecant = (wide)PIW / L(sin)(t), square = cosecant * cosecant;
     if (n == 1)
       return square - ref_polygamma(1 - x, 1);
