@@ -552,7 +552,8 @@ int main(int argc, char **argv) {
     command.status = 128 + SIGINT;
   lua_close(L);
   if ((fflush(stdout) != 0 || ferror(stdout)) && !stdout_is_closed_pipe()) {
-    fputs("moth: standard output could not be written to the end (is the disk full?)\n", stderr);
+    if (!status && !command.status) /* else the program has said what is wrong */
+      fputs("moth: standard output could not be written to the end (is the disk full?)\n", stderr);
     return 1;
   }
   return status ? 1 : command.status;
