@@ -14,6 +14,7 @@ moth.export.save(moth.export(model, { moth.randn(2, 16) }, { dynamic_shapes = { 
 local server = moth.serve.spawn { models = { digits = path }, port = 0 }
 print("serving on " .. server.url:gsub("%d+$", "a free port"))
 
+local JSON = "-H 'Content-Type: application/json' "
 local function curl(words)
   local pipe = io.popen("curl --silent --show-error " .. words .. " 2>&1")
   local text = pipe:read "*a"
@@ -30,13 +31,13 @@ local request = os.tmpname()
 local file = io.open(request, "w")
 file:write(json.encode { inputs = { { name = "x1", shape = { 2, 16 }, datatype = "FP32", data = x:totable() } } })
 file:close()
-local answer = json.decode(curl("--data @" .. request .. " " .. server.url .. "/v2/models/digits/infer"))
+local answer = json.decode(curl(JSON .. "--data @" .. request .. " " .. server.url .. "/v2/models/digits/infer"))
 local y = moth.tensor(answer.outputs[1].data):view(2, 4)
 print("answer:", y)
 print("equal to the model's: ", moth.allclose(y, model(x), { atol = 1e-5 }))
 
 -- A wrong request is told what is wrong, before it reaches the model.
-print("wrong:  " .. curl("--data '{\"inputs\":[{\"name\":\"x1\",\"shape\":[2,15],\"datatype\":\"FP32\",\"data\":[]}]}' "
+print("wrong:  " .. curl(JSON .. "--data '{\"inputs\":[{\"name\":\"x1\",\"shape\":[2,15],\"datatype\":\"FP32\",\"data\":[]}]}' "
   .. server.url .. "/v2/models/digits/infer"))
 
 local metrics = curl(server.url .. "/metrics")

@@ -105,12 +105,12 @@ function M.lower(v, depth)
   end
   if type(v) ~= "table" or not check.is_plain(v) or (depth or 0) > 3 then return v end
   local out
-  for key, item in next, v do
+  for key, item in each(v) do
     local lowered = M.lower(item, (depth or 0) + 1)
     if not rawequal(lowered, item) then
       if not out then
         out = {}
-        for k, x in next, v do out[k] = x end
+        for k, x in each(v) do out[k] = x end
       end
       out[key] = lowered
     end
