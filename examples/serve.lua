@@ -37,7 +37,8 @@ print("answer:", y)
 print("equal to the model's: ", moth.allclose(y, model(x), { atol = 1e-5 }))
 
 -- A wrong request is told what is wrong, before it reaches the model.
-print("wrong:  " .. curl(JSON .. "--data '{\"inputs\":[{\"name\":\"x1\",\"shape\":[2,15],\"datatype\":\"FP32\",\"data\":[]}]}' "
+print("wrong:  " .. curl(JSON
+  .. "--data '{\"inputs\":[{\"name\":\"x1\",\"shape\":[2,15],\"datatype\":\"FP32\",\"data\":[]}]}' "
   .. server.url .. "/v2/models/digits/infer"))
 
 local metrics = curl(server.url .. "/metrics")

@@ -206,7 +206,7 @@ describe_served("moth.serve and what pages and sockets send #M428", function()
         and half[i]:receive() then seen = seen + 1 end
       half[i]:close()
     end
-    assert.is_true(seen >= 1 and seen <= 10, seen) -- the youngest are served
+    assert.is_true(seen <= 10, seen) -- of the youngest; which those are is the system's order of accepting
   end)
 end)
 
