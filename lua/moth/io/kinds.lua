@@ -98,7 +98,7 @@ end
 local nobody = "moth does not write them"
 local writers = {
   npz = "moth.save writes .npy, which holds one tensor", gguf = "moth.models.save_gguf writes them",
-  onnx = "moth.onnx.export writes them", mte = "moth.edge.export writes them", mth2 = "moth.export's program:save does",
+  onnx = "moth.onnx.export writes them",
   png = "moth.plot.save_image writes them", jpg = "moth.plot.save_image writes .png",
   json = "cjson.encode gives their text", h5 = nobody, hdf5 = nobody, t7 = nobody, parquet = nobody,
 }
