@@ -1,7 +1,7 @@
 /* Opens the BLAS library: OpenBLAS's openmp build by its full path, or what MOTH_BLAS names.
  *
  * OpenBLAS chooses its kernels by the processor's model, and one that is newer than the library may get those for SSE3
- * (0.3.21 on Emerald Rapids: products of float64 took ten times, LAPACK twice the time). So its choice is compared with
+ * (0.3.21 on Emerald Rapids: products of float64 took four times, LAPACK twice the time). So its choice is compared with
  * what the processor has, and the library is opened anew with a better one, unless OPENBLAS_CORETYPE is set; some
  * products are checked first.
  *
@@ -79,10 +79,10 @@ static const char *best_core(void) {
 
 /* Whether kernels of this name use AVX2 at least. */
 static bool is_modern(const char *core) {
-  static const char *const old[] = {"Prescott", "Katmai",  "Coppermine", "Northwood",  "Banias",
-                                    "Core2",    "Core",    "Penryn",     "Dunnington", "Nehalem",
-                                    "Atom",     "Athlon",  "Opteron",    "Barcelona",  "Bobcat",
-                                    "Nano",     "Generic", "Unknown"};
+  static const char *const old[] = {
+      "Prescott", "Katmai",     "Coppermine",  "Northwood", "Banias", "Core2",   "Core",
+      "Penryn",   "Dunnington", "Nehalem",     "Atom",      "Athlon", "Opteron", "Barcelona",
+      "Bobcat",   "Nano",       "Sandybridge", "Generic",   "Unknown"};
   for (size_t i = 0; i < sizeof old / sizeof *old; i++)
     if (strncasecmp(core, old[i], strlen(old[i])) == 0)
       return false;
@@ -91,9 +91,14 @@ static bool is_modern(const char *core) {
 
 /* C x = A (B x) of integers that float32 holds exactly, for products large enough to be cut in blocks. */
 enum { M = 150, K = 300, N = 170 };
-static bool product_is_right(bool is_double, bool a_transposed, bool b_transposed) {
-  static double a[M * K], b[K * N], c[M * N];
-  static float fa[M * K], fb[K * N], fc[M * N];
+typedef struct Trial {
+  double a[M * K], b[K * N], c[M * N];
+  float fa[M * K], fb[K * N], fc[M * N];
+} Trial;
+
+static bool product_is_right(Trial *t, bool is_double, bool a_transposed, bool b_transposed) {
+  double *a = t->a, *b = t->b, *c = t->c;
+  float *fa = t->fa, *fb = t->fb, *fc = t->fc;
   for (int i = 0; i < M * K; i++)
     fa[i] = (float)(a[i] = (i * 7 + i / K) % 11 - 5);
   for (int i = 0; i < K * N; i++)
@@ -124,19 +129,25 @@ static bool product_is_right(bool is_double, bool a_transposed, bool b_transpose
 }
 
 static bool products_are_right(void) {
-  for (int i = 0; i < 8; i++)
-    if (!product_is_right(i & 4, i & 1, i & 2))
-      return false;
-  return true;
+  Trial *t = malloc(sizeof *t);
+  bool right = t != NULL;
+  for (int i = 0; i < 8 && right; i++)
+    right = product_is_right(t, i & 4, i & 1, i & 2);
+  free(t);
+  return right;
 }
 
-/* Opens the library anew with the kernels for `core`; false: they are wrong, or the host holds it. */
-static bool open_for(const char *path, const char *core) {
-  dlclose(blas.library);
-  setenv("OPENBLAS_CORETYPE", core, 1);
+/* Opens the library anew, with the kernels for `core`, or those of its own choice (NULL). */
+static bool open_again(const char *path, const char *core) {
+  if (blas.library)
+    dlclose(blas.library);
+  blas = (MothBlas){.path = "none", .core = "", .note = ""};
+  if (core)
+    setenv("OPENBLAS_CORETYPE", core, 1);
   bool ok = open_one(path);
-  unsetenv("OPENBLAS_CORETYPE"); /* it is not for the processes that this one starts */
-  return ok && strcasecmp(blas.core, core) == 0 && products_are_right();
+  if (core)
+    unsetenv("OPENBLAS_CORETYPE"); /* it is not for the processes that this one starts */
+  return ok;
 }
 
 static void choose_core(void) {
@@ -146,11 +157,17 @@ static void choose_core(void) {
     return;
   char own[32];
   snprintf(own, sizeof own, "%s", blas.core);
-  if (open_for(path, best))
+  bool open = open_again(path, best);
+  if (open && strcasecmp(blas.core, best) != 0) {
+    snprintf(note, sizeof note, "another part of the process holds the library");
+  } else if (open && products_are_right()) {
     snprintf(note, sizeof note, "the library itself chose %s", own);
-  else if (open_for(path, own))
+  } else {
+    open = open_again(path, NULL);
     snprintf(note, sizeof note, "its kernels for %s are wrong here", best);
-  blas.note = note;
+  }
+  if (open)
+    blas.note = note;
 }
 #else
 static void choose_core(void) {}
