@@ -1,4 +1,5 @@
 -- The store: what its calls do, among processes and threads; what happens when it dies, or is none, or strangers call.
+local ffi = require "ffi"
 local ranks = require "distributed.ranks"
 local dist = require "moth.distributed"
 
@@ -10,6 +11,21 @@ local function bash(program, ...)
     os.execute(("kill -9 %d 2>/dev/null"):format(pid))
     pipe:close()
   end
+end
+
+ffi.cdef "int setenv(const char *, const char *, int); int unsetenv(const char *);"
+local function run(command)
+  local pipe = io.popen(command)
+  local text = pipe:read("*a")
+  pipe:close()
+  return (text:gsub("%s+$", ""))
+end
+
+-- A port that nobody has, for now.
+local function free_port()
+  local store = dist.HashStore()
+  store:close()
+  return store.port
 end
 
 describe("a store", function()
@@ -66,16 +82,92 @@ describe("a store", function()
     finally(function() own:close() end)
     assert.error_matches(function() dist.TCPStore("127.0.0.1", own.port) end, "wrong token")
     io.stderr = { write = function(_, ...) said = said .. table.concat { ... } end } -- luacheck: ignore 122
-    local ok, open = pcall(dist.TCPStore, "127.0.0.1", 0, { is_master = true })
+    local ok, open = pcall(dist.TCPStore, "127.0.0.1", 0, { is_master = true, token = "" })
+    local fine, all = pcall(dist.TCPStore, "0.0.0.0", 0, { is_master = true })
     io.stderr = stderr -- luacheck: ignore 122
     assert(ok, open)
+    assert(fine, all)
     assert.matches("a store without a token: each user who reaches 127.0.0.1 port " .. open.port, said)
+    assert.matches("a store without a token %(the address is not one of this machine alone%): each user who reaches "
+      .. "0.0.0.0 port " .. all.port, said)
+    dist.TCPStore("127.0.0.1", all.port):close()
     open:close()
+    all:close()
     local results = ranks.run { size = 2, timeout = 0.3, env = function(rank)
       return rank == 1 and { "MOTH_STORE_TOKEN=other" } or {}
     end, code = "" }
     assert.matches("not all 2 ranks came within 0.3 s %(.*nobody set [%w/]+/1 within", results[1].out)
     assert.matches("wrong token", results[2].out)
+  end)
+
+  describe("without a token, at an address of this machine alone", function()
+    local folder, kept
+    before_each(function()
+      kept = { os.getenv "XDG_RUNTIME_DIR", os.getenv "MOTH_STORE_TOKEN" }
+      folder = run "mktemp -d"
+      ffi.C.setenv("XDG_RUNTIME_DIR", folder, 1)
+      ffi.C.unsetenv "MOTH_STORE_TOKEN"
+    end)
+    after_each(function()
+      run("rm -rf " .. folder)
+      ffi.C.unsetenv "XDG_RUNTIME_DIR"
+      if kept[1] then ffi.C.setenv("XDG_RUNTIME_DIR", kept[1], 1) end
+      if kept[2] then ffi.C.setenv("MOTH_STORE_TOKEN", kept[2], 1) end
+    end)
+    local function master(port) return dist.TCPStore("localhost", port or 0, { is_master = true }) end
+
+    it("has one in a file of its user", function()
+      local store = master()
+      finally(function() store:close() end)
+      local file = ("%s/moth/store-127.0.0.1-%d"):format(folder, store.port)
+      assert.equal("700 600", run(("stat -c %%a %s/moth %s | paste -sd ' '"):format(folder, file)))
+      assert.matches("^%x+$", run("cat " .. file))
+      dist.TCPStore("127.0.0.1", store.port):close()
+      for _, other in ipairs { "", "wrong" } do
+        assert.error_matches(function() dist.TCPStore("127.0.0.1", store.port, { token = other }) end, "wrong token")
+      end
+      ffi.C.setenv("XDG_RUNTIME_DIR", folder .. "/moth", 1) -- as a process that cannot read it
+      assert.error_matches(function() dist.TCPStore("127.0.0.1", store.port) end,
+        "wrong token; all processes .* MOTH_STORE_TOKEN, or none if all run on this machine, as the same user")
+      ffi.C.setenv("XDG_RUNTIME_DIR", folder, 1)
+      local port = store.port
+      store:close()
+      assert.equal("", run(("ls -A %s/moth"):format(folder)))
+      run("echo 0123456789abcdef0123456789abcdef > " .. file) -- of a process that was killed
+      run("chmod 600 " .. file)
+      store = master(port)
+      assert.not_equal("0123456789abcdef0123456789abcdef", run("cat " .. file))
+      dist.TCPStore("127.0.0.1", port):close()
+      run("echo 0123456789abcdef0123456789abcdef > " .. file)
+      assert.error_matches(function() dist.TCPStore("127.0.0.1", port) end, "%-" .. port .. " has another")
+      run("chmod 644 " .. file)
+      assert.error_matches(function() dist.TCPStore("127.0.0.1", port) end, "other users have access to .*mode 644")
+      run(("mv %s %s/moved && ln -s %s/moved %s"):format(file, folder, folder, file))
+      assert.error_matches(function() dist.TCPStore("127.0.0.1", port) end, "wrong token.*it is a link")
+    end)
+
+    it("is refused where others have a hand in the folder", function()
+      run("chmod 755 " .. folder) -- no runtime folder of one user: the one under /tmp is taken
+      local store = master()
+      assert.equal("", run("ls -A " .. folder))
+      store:close()
+      run("chmod 700 " .. folder)
+      run(("mkdir -m 777 %s/moth"):format(folder))
+      assert.error_matches(master, "cannot be kept where only this user reads it: other users .*mode 777")
+      run(("rmdir %s/moth && ln -s /tmp %s/moth"):format(folder, folder))
+      assert.error_matches(master, "cannot be kept .*/moth: it is a link, or no folder; remove that, or set MOTH_STORE")
+    end)
+
+    it("is shared by ranks that nobody launched, whoever comes first", function()
+      local text = ranks.run { size = 3, agent = false, join = false, env = { "MOTH_STORE_TOKEN=",
+        "XDG_RUNTIME_DIR=" .. folder, "MASTER_PORT=" .. free_port() }, code = [[
+          dist.init_process_group("tcp", { timeout = 10 })
+          local x = moth.ones(2)
+          dist.all_reduce(x)
+          print(x[1]:item())]] }
+      for _, r in ipairs(text) do assert.equal("3\n", r.out) end
+      assert.equal("", run(("ls -A %s/moth"):format(folder)))
+    end)
   end)
 
   it("names a port that is taken", function()

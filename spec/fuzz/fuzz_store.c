@@ -1,5 +1,5 @@
 /* libFuzzer: what a process sends to the store. The first byte says where the input is cut in two, as it may arrive.
- * Sources: src/comm/store_wire.c src/comm/wire.c src/comm/thread.c
+ * Sources: src/comm/store_token.c src/comm/store_wire.c src/comm/wire.c src/comm/thread.c
  */
 #include "comm/store_server.c"
 

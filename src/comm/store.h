@@ -1,6 +1,8 @@
 /* A key-value store over TCP, by which processes find each other: a server in a thread, and clients. Keys and values
- * are bytes. Who connects must know the token (may be ""). Frames: a u32 of the length of what follows, a byte of the
- * command or status, then fields of a u32 length and bytes each; in the byte order of the machine. */
+ * are bytes. Who connects must know the token ("": everybody may). NULL for it: the server of a loopback address keeps
+ * one of its own in a file that only its user can read, where clients read it (store_token.h); at other addresses "".
+ * Frames: a u32 of the length of what follows, a byte of the command or status, then fields of a u32 length and bytes
+ * each; in the byte order of the machine. */
 #ifndef MOTH_COMM_STORE_H
 #define MOTH_COMM_STORE_H
 #include "moth.h"
@@ -17,6 +19,8 @@ typedef struct MothBytes {
 MOTH_API MothStatus moth_store_serve(const char *host, int port, const char *token,
                                      MothStoreServer **out);
 MOTH_API int moth_store_server_port(const MothStoreServer *s);
+/* Why everybody who reaches it may use it, or NULL: there is a token. */
+MOTH_API const char *moth_store_server_open(const MothStoreServer *s);
 /* Ends all connections. NULL is allowed. */
 MOTH_API void moth_store_server_free(MothStoreServer *s);
 

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "comm/store_token.h"
 #include "comm/store_wire.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
@@ -122,15 +123,17 @@ static MothBuffer frame_of(MothStoreCommand command, int n, const MothBytes *fie
   return b;
 }
 
-MothStatus moth_store_connect(const char *host, int port, const char *token, double timeout,
-                              MothStore **out) {
-  MOTH_TRY(moth_given("store", host && token && out));
+/* Connects with a token; NULL: with the `place`-th that is kept for this address (from 0; beyond the folders: ""). What
+ * is known of its file is left in *file. *wrong: the token is another. */
+static MothStatus connect_with(const char *host, int port, const char *token, int place,
+                               MothTokenFile *file, double deadline, double timeout, bool *wrong,
+                               MothStore **out) {
+  *wrong = false;
   MothStore *s = calloc(1, sizeof *s);
   if (!s)
     return moth_fail(MOTH_ERR_MEMORY, "store: out of memory");
   snprintf(s->host, sizeof s->host, "%s", host);
   s->port = port;
-  double deadline = moth_wire_now() + timeout;
   s->fd = moth_wire_connect(host, port, deadline);
   if (s->fd < 0) {
     int error = errno;
@@ -143,6 +146,15 @@ MothStatus moth_store_connect(const char *host, int port, const char *token, dou
                      host, port, timeout, strerror(error));
   }
   pthread_mutex_init(&s->lock, NULL);
+  if (!token && place < MOTH_TOKEN_FOLDERS) { /* the connection says which file it is */
+    *wrong = !moth_token_name(file, s->fd, true) || !moth_token_read(file, place);
+    if (*wrong) { /* nothing was sent */
+      moth_store_free(s);
+      return MOTH_OK;
+    }
+    token = file->token;
+  }
+  token = token ? token : "";
   uint64_t magic = MOTH_STORE_MAGIC;
   MothBuffer frame = {0}, in;
   moth_buffer_add(&frame, &magic, sizeof magic);
@@ -152,12 +164,8 @@ MothStatus moth_store_connect(const char *host, int port, const char *token, dou
   MothStatus status =
       call(s, "hello", &frame, timeout < GREETING ? timeout : GREETING, 0, NULL, &in);
   if (status != MOTH_OK) {
-    if (strstr(moth_last_error(), "wrong token"))
-      status = moth_fail(MOTH_ERR_VALUE,
-                         "store: the store at %s port %d refused this process: wrong token; all "
-                         "processes of a job need the same MOTH_STORE_TOKEN",
-                         host, port);
-    else if (status == MOTH_ERR_IO) {
+    *wrong = strstr(moth_last_error(), "wrong token") != NULL;
+    if (!*wrong && status == MOTH_ERR_IO) {
       char why[300];
       snprintf(why, sizeof why, "%s", moth_last_error());
       status = moth_fail(MOTH_ERR_IO,
@@ -172,6 +180,36 @@ MothStatus moth_store_connect(const char *host, int port, const char *token, dou
   moth_buffer_free(&in);
   *out = s;
   return MOTH_OK;
+}
+
+MothStatus moth_store_connect(const char *host, int port, const char *token, double timeout,
+                              MothStore **out) {
+  MOTH_TRY(moth_given("store", host && out));
+  double deadline = moth_wire_now() + timeout;
+  MothTokenFile file = {0};
+  char why[700] = "";
+  bool wrong = true, bad = false; /* the last one: why says what is wrong with a file */
+  MothStatus status = MOTH_OK;
+  /* Twice: a file that was read before the server had written its own is of a store that is no more. */
+  for (int i = 0; wrong && i < (token ? 1 : 2 * (MOTH_TOKEN_FOLDERS + 1)); i++) {
+    int place = i % (MOTH_TOKEN_FOLDERS + 1);
+    status = connect_with(host, port, token, place, &file, deadline, timeout, &wrong, out);
+    if (!wrong || token || place == MOTH_TOKEN_FOLDERS)
+      continue;
+    if (file.why[0] && !bad)
+      snprintf(why, sizeof why, " (%s)", file.why);
+    else if (file.path[0] && !bad)
+      snprintf(why, sizeof why, file.token[0] ? " (%s has another)" : " (there is no %s)",
+               file.path);
+    bad = bad || file.why[0] || file.token[0];
+  }
+  if (wrong)
+    status = moth_fail(MOTH_ERR_VALUE,
+                       "store: the store at %s port %d refused this process: wrong token; all "
+                       "processes of a job need the same MOTH_STORE_TOKEN, or none if all run on "
+                       "this machine, as the same user%s",
+                       host, port, why);
+  return status;
 }
 
 void moth_store_abort(MothStore *s) {

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "comm/store_token.h"
 #include "comm/store_wire.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
@@ -41,6 +42,8 @@ struct MothStoreServer {
   int listener, port, bell[2];
   _Atomic bool stop;
   char *token;
+  MothTokenFile file; /* where the token is kept, if it is one of its own */
+  char open[700];     /* why there is none */
   Client *clients;
   Entry *entries[BUCKETS];
   int64_t count;
@@ -444,6 +447,7 @@ static void *serve(void *data) {
 }
 
 static void free_server(MothStoreServer *s) {
+  moth_token_remove(&s->file); /* while nobody else can have the port */
   while (s->clients) {
     Client *c = s->clients;
     s->clients = c->next;
@@ -460,13 +464,28 @@ static void free_server(MothStoreServer *s) {
   free(s);
 }
 
+/* Finds the token. The server listens already, but answers to nobody yet: who is refused reads the file anew. */
+static MothStatus choose_token(MothStoreServer *s, const char *token) {
+  bool unsafe = false, local = !token && moth_token_name(&s->file, s->listener, false);
+  if (local && !moth_token_keep(&s->file, &unsafe) && unsafe)
+    return moth_fail(MOTH_ERR_IO,
+                     "store: its token cannot be kept where only this user reads it: %s; remove "
+                     "that, or set MOTH_STORE_TOKEN to a secret of the job",
+                     s->file.why);
+  if (local && !s->file.token[0])
+    snprintf(s->open, sizeof s->open, "its token cannot be kept: %s", s->file.why);
+  else if (!token && !local)
+    snprintf(s->open, sizeof s->open, "the address is not one of this machine alone");
+  s->token = strdup(local ? s->file.token : token ? token : "");
+  return s->token ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "store: out of memory");
+}
+
 MothStatus moth_store_serve(const char *host, int port, const char *token, MothStoreServer **out) {
-  MOTH_TRY(moth_given("store", token && out));
+  MOTH_TRY(moth_given("store", out));
   MothStoreServer *s = calloc(1, sizeof *s);
   if (!s)
     return moth_fail(MOTH_ERR_MEMORY, "store: out of memory");
   s->listener = s->bell[0] = -1;
-  s->token = strdup(token);
   s->listener = moth_wire_listen(host, port, &s->port);
   if (s->listener < 0) {
     int error = errno;
@@ -478,8 +497,12 @@ MothStatus moth_store_serve(const char *host, int port, const char *token, MothS
                            "MASTER_PORT, or 0 for a free one"
                          : "");
   }
-  if (!s->token || moth_wire_bell(s->bell) < 0 ||
-      moth_comm_thread(&s->thread, "moth store", serve, s)) {
+  MothStatus status = choose_token(s, token);
+  if (status != MOTH_OK) {
+    free_server(s);
+    return status;
+  }
+  if (moth_wire_bell(s->bell) < 0 || moth_comm_thread(&s->thread, "moth store", serve, s)) {
     free_server(s);
     return moth_fail(MOTH_ERR_MEMORY, "store: no memory for the server");
   }
@@ -489,6 +512,10 @@ MothStatus moth_store_serve(const char *host, int port, const char *token, MothS
 
 int moth_store_server_port(const MothStoreServer *s) {
   return s->port;
+}
+
+const char *moth_store_server_open(const MothStoreServer *s) {
+  return s->token[0] ? NULL : s->open;
 }
 
 void moth_store_server_free(MothStoreServer *s) {

@@ -9,6 +9,7 @@
 
 #include "comm/gloo.h"
 #include "comm/nccl.h"
+#include "comm/store_token.h"
 #include "comm/tcp.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
@@ -29,17 +30,6 @@ const char *moth_tcp_rank(const MothTcp *e, int rank, char *text, size_t n) {
   snprintf(text, n, about[0] ? "rank %d (%s)" : "rank %d", moth_group_world_rank(e->group, rank),
            about);
   return text;
-}
-
-/* What only the ranks of this group know: rank 0 draws it, the store hands it out. */
-static uint64_t draw_secret(void) {
-  uint64_t secret = 0;
-  FILE *f = fopen("/dev/urandom", "rb");
-  if (!f || fread(&secret, sizeof secret, 1, f) != 1)
-    secret = (uint64_t)(moth_wire_now() * 1e9) ^ (uint64_t)getpid() << 32;
-  if (f)
-    fclose(f);
-  return secret;
 }
 
 static void take(MothTcp *e, int rank, uint32_t channel, int fd) {
@@ -284,7 +274,14 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   if (listener < 0)
     return moth_fail(MOTH_ERR_IO, "cannot listen on %s: %s", address, strerror(errno));
   gethostname(host, sizeof host - 1);
-  uint64_t secret = g->rank == 0 ? draw_secret() : 0, nonce = 0;
+  uint64_t
+      secret = 0,
+      nonce =
+          0; /* what only the ranks of this group know: rank 0 draws it, the store hands it out */
+  if (g->rank == 0 && !moth_token_draw(&secret, sizeof secret)) {
+    close(listener);
+    return moth_fail(MOTH_ERR_IO, "no random bytes: %s", strerror(errno));
+  }
   if (g->engine != &moth_engine_tcp && moth_env_flag("MOTH_SHARED_MEMORY", true))
     e->shared = moth_shared_new(g->rank, g->size, &file, &nonce);
   int n = snprintf(value, sizeof value, "%s %d %d %s %llu %d %d %d %llu", address, port,

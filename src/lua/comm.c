@@ -34,16 +34,18 @@ static MothStore *store_at(lua_State *L, int idx) {
   return at(L, idx, MAGIC_STORE, "store");
 }
 
-static int b_serve(lua_State *L) { /* (host or nil, port, token) -> server, port */
+/* (host or nil, port, token or nil) -> server, port, why it is open to everybody, or nil */
+static int b_serve(lua_State *L) {
   const char *host = luaL_optstring(L, 1, NULL);
   int port = (int)luaL_checkinteger(L, 2);
-  const char *token = luaL_checkstring(L, 3);
+  const char *token = luaL_optstring(L, 3, NULL);
   MothHandle *h = moth_lua_new_handle(L, MAGIC_SERVER, &key_server);
   MothStoreServer *s = NULL;
   moth_lua_done(L, moth_store_serve(host, port, token, &s));
   h->u.other = s;
   lua_pushinteger(L, moth_store_server_port(s));
-  return 2;
+  lua_pushstring(L, moth_store_server_open(s));
+  return 3;
 }
 static int server_gc(lua_State *L) { /* also its close */
   MothHandle *h = moth_lua_handle(L, 1, MAGIC_SERVER);
@@ -54,10 +56,10 @@ static int server_gc(lua_State *L) { /* also its close */
   return 0;
 }
 
-static int b_connect(lua_State *L) { /* (host, port, token, timeout) -> store */
+static int b_connect(lua_State *L) { /* (host, port, token or nil, timeout) -> store */
   const char *host = luaL_checkstring(L, 1);
   int port = (int)luaL_checkinteger(L, 2);
-  const char *token = luaL_checkstring(L, 3);
+  const char *token = luaL_optstring(L, 3, NULL);
   double timeout = luaL_checknumber(L, 4);
   MothHandle *h = moth_lua_new_handle(L, MAGIC_STORE, &key_store);
   MothStore *s = NULL;
@@ -281,9 +283,9 @@ b_record(lua_State *
   }
   return 1;
 }
-static int b_watch(lua_State *L) { /* (host, port, token, key) */
+static int b_watch(lua_State *L) { /* (host, port, token or nil, key) */
   return moth_lua_done(L, moth_comm_watch(luaL_checkstring(L, 1), (int)luaL_checkinteger(L, 2),
-                                          luaL_checkstring(L, 3), luaL_checkstring(L, 4)));
+                                          luaL_optstring(L, 3, NULL), luaL_checkstring(L, 4)));
 }
 static int b_has_gloo(lua_State *L) {
   lua_pushboolean(L, moth_gloo_available());

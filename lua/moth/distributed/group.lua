@@ -93,12 +93,12 @@ end
 
 -- A store for this job: that of the launcher, else one that rank 0 runs. Port 0, a free one, is for a process alone.
 local function store_at(host, port, rank, size, timeout)
-  local token = os.getenv("MOTH_STORE_TOKEN") or ""
+  local token = store.token()
   local by_agent = is_set "TORCHELASTIC_USE_AGENT_STORE"
   local key = host .. ":" .. port
   local own = state.servers[key]
   if rank == 0 and not by_agent and not own then
-    if port == 0 and token == "" then token = store.random_token() end -- nobody else is to come
+    if port == 0 and not token then token = store.random_token() end -- nobody else is to come
     local server, bound = store.serve("init_process_group", host, port, token)
     own = { server, bound, token }
     state.servers[key] = own

@@ -5,7 +5,8 @@
 --     store:get("a")              -- waits until it is set; an error after the timeout
 --     store:add("n", 1)           --> 1: a counter
 --
--- Other processes need the same token (default: the variable MOTH_STORE_TOKEN, else "").
+-- Other processes need the same token (default: the variable MOTH_STORE_TOKEN; else, at an address of this machine
+-- alone, the server keeps one in a file that only its user can read, and clients of that user read it).
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
@@ -22,12 +23,19 @@ function M.random_token()
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
+--- What MOTH_STORE_TOKEN says, or nil.
+function M.token()
+  local token = os.getenv "MOTH_STORE_TOKEN"
+  return token ~= "" and token or nil
+end
+
 --- Runs the server of a store: C.serve, which warns where everybody may use it.
 function M.serve(where, host, port, token)
-  local server, bound = C.serve(host, port, token)
-  if token == "" then
-    check.warn("[distributed.%s] a store without a token: each user who reaches %s port %d can read and change it; \z
-      set MOTH_STORE_TOKEN to a secret of the job, or start it by `moth run`", where, host, bound)
+  local server, bound, open = C.serve(host, port, token)
+  if open then
+    check.warn("[distributed.%s] a store without a token%s: each user who reaches %s port %d can read and change it; \z
+      set MOTH_STORE_TOKEN to a secret of the job, or start it by `moth run`", where,
+      open ~= "" and (" (%s)"):format(open) or "", host, bound)
   end
   return server, bound
 end
@@ -117,7 +125,7 @@ M.TCPStore = TCPStore
 TCPStore.__init = signature.init("distributed.TCPStore(string host_name, Port port, *, bool is_master=false, \z
   number timeout=300, string token?)", function(self, o)
   self.host, self.port, self.prefix, self.timeout = o.host_name, o.port, "", limit(nil, o.timeout)
-  local token = o.token or os.getenv("MOTH_STORE_TOKEN") or ""
+  local token = o.token or M.token()
   if o.is_master then self.server, self.port = M.serve("TCPStore", self.host, self.port, token) end
   self.handle = C.connect(self.host, self.port, token, self.timeout)
   self.token = token

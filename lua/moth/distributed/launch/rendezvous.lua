@@ -13,8 +13,8 @@ local Rendezvous = class("Rendezvous")
 local function fail(fmt, ...) error("moth run: " .. fmt:format(...), 0) end
 
 local function token_of(o)
-  local token = os.getenv("MOTH_STORE_TOKEN")
-  if token and token ~= "" then return token end
+  local token = store.token()
+  if token then return token end
   local loop = o.host == "localhost" or o.host:find("^127%.") or o.host == "::1"
   if o.max_nodes > 1 then
     if o.rdzv_id then return o.rdzv_id end
@@ -22,7 +22,7 @@ local function token_of(o)
       fail("on several machines MOTH_STORE_TOKEN must be set, to the same secret on all of them: it keeps others out \z
         of the job (or --rdzv-id, if nobody else is on the network)")
     end
-    return ""
+    return nil -- by the file of this user
   end
   return store.random_token()
 end
