@@ -361,6 +361,8 @@ describe("tensor", function()
     fails("unknown option", testing.assert_close, a, a, { tol = 1 })
     fails("my text", testing.assert_close, a, a + 1, { message = "my text" })
     assert.is_true(testing.assert_close(moth.tensor(3), 3))
+    fails("differ", testing.assert_close, 1e6, 1e6 + 0.5) -- close by the tolerance of float32
+    assert.is_true(testing.assert_close(0.1 + 0.2, 0.3))
     assert.is_true(testing.assert_close(moth.ones(0), moth.ones(0)))
     local big = moth.tensor(2 ^ 53, { dtype = moth.int64 })
     fails("differ", testing.assert_close, big, big + 1)

@@ -17,7 +17,7 @@ local function plain(x, dtype, what)
     if kind ~= "number" and kind ~= "boolean" and kind ~= "table" then
       check.fail("[assert_close] %s must be a tensor, a number or a table, got %s", what, kind)
     end
-    return B.tensor(x, dtype)
+    return B.tensor(x, dtype or kind == "number" and "float64" or nil) -- a number of Lua's beside another
   end
   if B.is_fake(x) then check.fail("[assert_close] %s is fake and has no values", what) end
   x = B.alias(x, false)
