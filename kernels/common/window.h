@@ -21,6 +21,7 @@ typedef struct MothConvProduct {
   const void *a, *b;
   const void *bias; /* (k), of the forward product; or NULL */
   void *out;
+  const struct MothBehind *behind; /* the forward product (core/behind.h); NULL: nothing */
 } MothConvProduct;
 
 /* conv2d of an input of this shape, (n,) c, h, w, with a weight of shape k, c / groups, kh, kw. */

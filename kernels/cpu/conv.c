@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/behind.h"
 #include "core/kept.h"
 #include "core/parallel.h"
 #include "kernels/cpu/conv_columns.h"
@@ -172,6 +173,7 @@ typedef struct Gather {
   int64_t weight_group; /* bytes */
   int64_t itemsize, groups, from, to, strips;
   int64_t src_plane, out_plane, out_width; /* elements */
+  const MothBehind *behind;
   _Atomic bool failed;
 } Gather;
 
@@ -212,7 +214,9 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
                        .out = s->out + (image * s->to * s->out_plane + first) * s->itemsize,
                        .out_m = s->out_plane,
                        .out_row = a->y.to_stride * s->out_width,
-                       .out_col = a->x.to_stride};
+                       .out_col = a->x.to_stride,
+                       .behind = s->behind,
+                       .first = image * s->to * s->out_plane + first};
     s->k->conv_strip(&t);
   }
   moth_free(planes, bytes);
@@ -249,6 +253,7 @@ static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtyp
               .axes = a,
               .src = p->b,
               .bias = p->bias,
+              .behind = p->behind,
               .out = p->out,
               .itemsize = moth_dtype_size(dtype),
               .groups = g->groups,
@@ -329,6 +334,7 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   p.b = x->data;
   p.bias = b ? b->data : NULL;
   p.out = y->data;
+  p.behind = y == out ? moth_behind_take() : NULL;
   if (moth_conv_is_product(&p.g)) {
     moth_conv_product(&p, dtype);
   } else if (moth_conv_suits_columns(&p)) {

@@ -3,6 +3,7 @@
 #define MOTH_CPU_CONV_H
 #include <stdint.h>
 
+#include "core/behind.h"
 #include "kernels/common/window.h"
 
 /* Note [Convolution by shifts]
@@ -64,6 +65,8 @@ typedef struct MothConvStrip {
   int64_t rows, cols, pitch;
   void *out;                       /* result (0, 0) of row 0 */
   int64_t out_m, out_row, out_col; /* strides, in elements */
+  const MothBehind *behind;        /* NULL: nothing */
+  int64_t first;                   /* the number of that element */
 } MothConvStrip;
 
 /* out[i * kk + j] += sum over units u and l of a[u][i][l] * b[u][at[j] + l] */

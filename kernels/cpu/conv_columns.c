@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/behind.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "kernels/cpu/blas.h"
@@ -242,6 +243,10 @@ static void chunk(const Columns *s, int64_t index, char *work, char *sum, double
   }
   if (mode == MOTH_CONV_FORWARD && !direct)
     gather(s, y, results, images, g->k, s->pixels, true);
+  if (s->p->behind) { /* of a forward product */
+    int64_t first = begin * g->k * s->pixels;
+    s->p->behind->run(s->p->behind->ctx, first, first + g->k * n);
+  }
   if (mode == MOTH_CONV_INPUT && transposed)
     gather(s, x, image, images, g->c, plane, true);
 }

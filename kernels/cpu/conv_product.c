@@ -2,11 +2,13 @@
  * weight (k x c) with an image (c x pixels), in each group. BLAS takes half the time of the micro-kernels of
  * kernels/cpu/typed/conv.h, which are made for shifts.
  *
- * An image is one product, whose blocks depend on its shape; the weight's derivative sums chunks of images,
+ * An image is one product, or some of so many columns that the bias, and what comes behind (core/behind.h), find the result
+ * in the cache; its blocks depend on its shape. The weight's derivative sums chunks of images,
  * joined in order: the same bits for any number of threads. */
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/behind.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "kernels/cpu/blas.h"
@@ -14,7 +16,7 @@
 #include "kernels/cpu/util.h"
 
 enum { CHUNKS = 8 };
-static const int64_t PARTIAL_BYTES = 32 << 20;
+static const int64_t PARTIAL_BYTES = 32 << 20, PIECE_BYTES = 512 << 10;
 
 bool moth_conv_is_product(const MothConv *g) {
   for (int i = 0; i < 2; i++)
@@ -30,7 +32,9 @@ typedef struct Images {
   int64_t groups, count, size;
   int64_t a_image, b_image, c_image, a_group, b_group, c_group; /* elements */
   const char *bias;
-  int64_t chunks; /* of images, for the weight's derivative; else 0 */
+  const MothBehind *behind;
+  int64_t cols, pieces; /* of a product: columns, and how many pieces there are */
+  int64_t chunks;       /* of images, for the weight's derivative; else 0 */
   char *partial;
 } Images;
 
@@ -42,42 +46,65 @@ static MothGemm product_of(const Images *s, int64_t image, int64_t group) {
   return g;
 }
 
-/* Fills the rows of c with their bias, to which the product is then added. */
-static void start_with_bias(const Images *s, MothGemm *g, int64_t group) {
-  if (!s->bias)
-    return;
-  for (int64_t i = 0; i < g->m; i++) {
-    char *row = (char *)g->c + i * g->c_row * s->size;
-    int64_t at = group * g->m + i;
-    for (int64_t j = 0; j < g->n; j++)
-      if (g->dtype == MOTH_FLOAT64)
-        ((double *)row)[j] = ((const double *)s->bias)[at];
-      else
-        ((float *)row)[j] = ((const float *)s->bias)[at];
-  }
-  g->beta = 1;
-}
+/* Rows of about AT_ONCE elements get their bias, and what comes behind them, while they are in the first cache. */
+enum { AT_ONCE = 2048 };
 
-static void images_range(void *ctx, int64_t begin, int64_t end) {
-  const Images *s = ctx;
-  for (int64_t i = begin; i < end; i++) {
-    MothGemm g = product_of(s, i / s->groups, i % s->groups);
-    start_with_bias(s, &g, i % s->groups);
-    moth_gemm(&g, false);
+static void add_bias(const Images *s, char *row, int64_t at, int64_t n) {
+  if (s->size == 8) {
+    double *to = (double *)row, bias = ((const double *)s->bias)[at];
+    for (int64_t j = 0; j < n; j++)
+      to[j] += bias;
+  } else {
+    float *to = (float *)row, bias = ((const float *)s->bias)[at];
+    for (int64_t j = 0; j < n; j++)
+      to[j] += bias;
   }
 }
 
+/* Columns [col, col + n) of a product are there. */
+static void finish_piece(const Images *s, int64_t image, int64_t group, int64_t col, int64_t n) {
+  int64_t m = s->gemm.m, pixels = s->gemm.c_row;
+  int64_t first = image * s->c_image + group * s->c_group + col;
+  int64_t step = n < pixels || n >= AT_ONCE ? 1 : AT_ONCE / n;
+  for (int64_t i = 0; i < m && (s->bias || s->behind); i += step, first += step * pixels) {
+    int64_t rows = m - i < step ? m - i : step;
+    for (int64_t r = 0; s->bias && r < rows; r++)
+      add_bias(s, (char *)s->gemm.c + (first + r * pixels) * s->size, group * m + i + r, n);
+    if (s->behind)
+      s->behind->run(s->behind->ctx, first, first + (rows - 1) * pixels + n);
+  }
+}
+
+static void run_piece(const Images *s, int64_t piece, bool parallel) {
+  int64_t product = piece / s->pieces, col = piece % s->pieces * s->cols;
+  MothGemm g = product_of(s, product / s->groups, product % s->groups);
+  g.n = moth_min64(s->cols, g.n - col);
+  g.b = (const char *)g.b + col * s->size;
+  g.c = (char *)g.c + col * s->size;
+  moth_gemm(&g, parallel);
+  if (!moth_stopped())
+    finish_piece(s, product / s->groups, product % s->groups, col, g.n);
+}
+
+static void pieces_range(void *ctx, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i++)
+    run_piece(ctx, i, false);
+}
+
+/* Pieces are as wide as lets operand and result stay in the second cache: by shape alone. */
 static void images_run(Images *s) {
-  if (s->count * s->groups >= CHUNKS) {
-    moth_parallel_for(s->count * s->groups, moth_cpu_flops_grain(moth_gemm_flops(&s->gemm)),
-                      images_range, s);
+  const MothGemm *g = &s->gemm;
+  int64_t wide = PIECE_BYTES / (moth_max64(g->m, g->k) * s->size) / 48 * 48;
+  s->cols = moth_min64(g->n, moth_max64(wide, 192));
+  s->pieces = (g->n + s->cols - 1) / s->cols;
+  int64_t n = s->count * s->groups * s->pieces;
+  if (n >= CHUNKS) {
+    double part = (double)s->cols / (double)g->n;
+    moth_parallel_for(n, moth_cpu_flops_grain(moth_gemm_flops(g) * part), pieces_range, s);
     return;
   }
-  for (int64_t i = 0; i < s->count * s->groups; i++) { /* few products: threads share each */
-    MothGemm g = product_of(s, i / s->groups, i % s->groups);
-    start_with_bias(s, &g, i % s->groups);
-    moth_gemm(&g, true);
-  }
+  for (int64_t i = 0; i < n; i++) /* few products: threads share each */
+    run_piece(s, i, true);
 }
 
 void moth_conv_product(const MothConvProduct *p, MothDType dtype) {
@@ -106,7 +133,8 @@ void moth_conv_product(const MothConvProduct *p, MothDType dtype) {
               .a_group = k * c,
               .b_group = from * pixels,
               .c_group = to * pixels,
-              .bias = p->bias};
+              .bias = p->bias,
+              .behind = p->behind};
   images_run(&s);
 }
 

@@ -1,11 +1,13 @@
 #include "core/thread.h"
 
+#include "core/behind.h"
 #include "core/kept.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 _Thread_local MothKeeper *moth_keeper;
+_Thread_local MothBehind *moth_behind;
 
 typedef struct Piece {
   struct Piece *next;

@@ -121,11 +121,16 @@ static void bump(const MothCall *c, MothTensor *t) {
     ++*moth_version_of(t);
 }
 
+/* A batch norm by its running statistics leaves them as they are. */
+static bool only_reads(const MothCall *c) {
+  return c->op == MOTH_OP(native_batch_norm) && !c->args[5].u.b;
+}
+
 static void bump_versions(MothCall *c) {
   if (c->target)
     for (int i = 0; i < c->op->nresults; i++)
       bump(c, c->target[i]);
-  for (int i = 0; i < c->op->nargs; i++) {
+  for (int i = 0; i < c->op->nargs && !only_reads(c); i++) {
     if (!c->op->args[i].mutated || (c->target && i == 0))
       continue;
     MothValue v = c->args[i];

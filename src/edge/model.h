@@ -119,17 +119,8 @@ typedef struct MothEdgeCall {
   MothCall call;
   MothTensor *target;
   MothValue results[MOTH_MAX_RESULTS];
-  struct MothEdgeKept *kept;
+  MothKept *kept; /* packed weights */
 } MothEdgeCall;
-
-/* What a run keeps (kept.c); `call` asks now, for the asked-th time. */
-typedef struct MothEdgeKeeper {
-  MothKeeper base;
-  struct MothModel *model;
-  MothEdgeCall *call;
-  uint32_t asked;
-  bool fills;
-} MothEdgeKeeper;
 
 typedef struct MothEdgeIo {
   MothIo io;
@@ -154,7 +145,7 @@ struct MothModel {
   bool planned, measured;   /* for `now` */
   size_t arena, scratch;    /* bytes: of buffers; of what kernels allocate */
   uint32_t *order, *placed; /* of buffers, while they are placed: roots */
-  MothEdgeKeeper keeper;
+  MothKeeping keeper;
 };
 
 static inline const char *moth_edge_name(const MothEdgeCall *c) {
@@ -173,12 +164,6 @@ MothStatus moth_edge_plan(MothModel *m, const int64_t *dims);
 MothStatus moth_edge_steps(MothModel *m, bool all);
 /* Runs generated code on the addresses of its values. */
 MothStatus moth_edge_run_fused(const MothModel *m, const MothEdgeCall *c);
-/* Around the calls of a run: what kernels make of constants is kept. fills: memory is allocated, else what is there is used. */
-void moth_edge_keep_begin(MothModel *m, bool fills);
-void moth_edge_keep_call(MothModel *m, MothEdgeCall *c);
-void moth_edge_keep_made(MothModel *m, MothEdgeCall *c); /* the call has succeeded */
-void moth_edge_keep_end(MothModel *m);
-void moth_edge_keep_free(MothEdgeCall *c);
 /* Gives values their addresses. */
 void moth_edge_place(MothModel *m, const void *const *in, void *const *out, char *arena);
 #endif

@@ -30,7 +30,7 @@ void moth_edge_free(MothModel *m) {
   if (!m)
     return;
   for (uint32_t i = 0; m->calls && i < m->ncalls; i++)
-    moth_edge_keep_free(&m->calls[i]);
+    moth_kept_free(&m->calls[i].kept);
   for (Block *b = m->blocks, *next; b; b = next) {
     next = b->next;
     free(b);
@@ -206,11 +206,11 @@ static MothStatus run_range(MothModel *m, uint32_t begin, uint32_t end, bool all
       i += m->calls[i].blocks[0] + m->calls[i].blocks[1];
       continue;
     }
-    moth_edge_keep_call(m, &m->calls[i]);
+    moth_keeping_call(&m->keeper, &m->calls[i].kept);
     MothStatus s = run_call(m, &m->calls[i]);
     moth_scratch_reset();
     if (s == MOTH_OK)
-      moth_edge_keep_made(m, &m->calls[i]);
+      moth_keeping_made(&m->keeper);
     if (s == MOTH_ERR_MEMORY && !all) /* the arena has what a run on zeros took */
       s = moth_fail(s, "it needs more memory for these elements than the model was measured with");
     if (s != MOTH_OK && !all) {
@@ -268,6 +268,21 @@ void moth_edge_reset(MothModel *m) {
     copy_written(m, NULL, true);
 }
 
+#ifndef MOTH_EDGE_PACK
+#define MOTH_EDGE_PACK 1
+#endif
+
+static bool is_in_file(const void *owner, const void *p) {
+  const MothModel *m = owner;
+  uintptr_t from = (uintptr_t)m->bytes;
+  return MOTH_EDGE_PACK && (uintptr_t)p >= from && (uintptr_t)p - from < m->nbytes;
+}
+
+/* What kernels make of the model's constants, packed weights, is allocated and filled when it is measured, and kept. */
+static void keep_begin(MothModel *m, bool fills) {
+  moth_keeping_begin(&m->keeper, is_in_file, m, fills);
+}
+
 /* What kernels allocate: the model runs once, on zeros (integers: ones, which are valid positions). */
 static MothStatus measure(MothModel *m) {
   size_t count = (size_t)m->ninputs + m->noutputs;
@@ -289,9 +304,9 @@ static MothStatus measure(MothModel *m) {
     memset(arena, 0, m->arena + MOTH_EDGE_ALIGN);
     moth_edge_place(m, (const void *const *)io, io + m->ninputs, arena);
     moth_scratch_begin(NULL, 0);
-    moth_edge_keep_begin(m, true);
+    keep_begin(m, true);
     moth_edge_steps(m, true);
-    moth_edge_keep_end(m);
+    moth_keeping_end(&m->keeper);
     copy_outputs(m, io + m->ninputs);
     m->scratch = moth_scratch_end();
     m->measured = true;
@@ -332,9 +347,9 @@ static MothStatus run(MothModel *m, const void *const *in, const int64_t *dims, 
   arena += -(uintptr_t)arena % MOTH_EDGE_ALIGN;
   moth_edge_place(m, in, out, arena);
   moth_scratch_begin(arena + m->arena, m->scratch);
-  moth_edge_keep_begin(m, false);
+  keep_begin(m, false);
   MothStatus s = moth_edge_steps(m, false);
-  moth_edge_keep_end(m);
+  moth_keeping_end(&m->keeper);
   if (s == MOTH_OK)
     copy_outputs(m, out);
   moth_scratch_end();

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/behind.h"
 #include "core/dtype.h"
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
@@ -103,6 +104,13 @@ void moth_blocks_free(MothBlocks *b) {
 bool moth_blocks_may_replace(const MothBlocks *b, uint32_t k, uint32_t r) {
   const Outside *operand = &b->outside[b->nresults + r];
   return operand->lie == FLAT && operand->last_read <= b->outside[k].written_by;
+}
+
+uint32_t moth_blocks_operand(const MothBlocks *b, uint32_t id) {
+  for (uint32_t k = b->nresults; k < b->noutside; k++)
+    if (b->outside[k].value == id && b->outside[k].lie == FLAT)
+      return k - b->nresults;
+  return UINT32_MAX;
 }
 
 /* --- making --------------------------------------------------------------------------------------------------- */
@@ -548,31 +556,54 @@ static MothLoop loop_of(const Instruction *in) {
   return in->what == CONVERT ? moth_cpu_kernels(in->dtype)->copy_from[in->from] : NULL;
 }
 
-void moth_blocks_run(const MothBlocks *b, char *const *addresses, const MothValue *numbers) {
-  MothLoop loops[MOTH_BLOCKS_MOST];
+/* What numbers of this run become. */
+typedef struct Numbers {
   double own[MOTH_BLOCKS_MOST];
   MothParam params[MOTH_BLOCKS_MOST];
-  if (!b->numel)
-    return;
+} Numbers;
+
+static void put_numbers(Run *r, const MothValue *numbers, Numbers *to) {
+  const MothBlocks *b = r->b;
+  if (b->nnumbers)
+    memcpy(to->own, b->numbers, sizeof *to->own * b->nnumbers);
+  if (b->nparams)
+    memcpy(to->params, b->params, sizeof *to->params * b->nparams);
+  for (uint32_t i = 0; i < b->nvarying; i++) {
+    const Varying *v = &b->varying[i];
+    MothDType dtype = (MothDType)v->dtype;
+    if (v->is_param)
+      to->params[v->index] = moth_pointwise_param(v->op, v->argument, numbers[v->number], dtype);
+    else
+      moth_dtype_store(dtype, &to->own[v->index], numbers[v->number]);
+  }
+  r->numbers = to->own;
+  r->params = to->params;
+}
+
+MothStatus moth_blocks_run_behind(const MothBlocks *b, char *const *addresses,
+                                  const MothValue *numbers, MothStatus (*call)(void *ctx),
+                                  void *ctx) {
+  MothLoop loops[MOTH_BLOCKS_MOST];
+  Numbers own;
   for (uint32_t k = 0; k < b->ninstructions; k++)
     loops[k] = loop_of(&b->instructions[k]);
   Run r = {b, addresses, loops, b->numbers, b->params};
-  if (numbers && b->nvarying) {
-    if (b->nnumbers)
-      memcpy(own, b->numbers, sizeof *own * b->nnumbers);
-    if (b->nparams)
-      memcpy(params, b->params, sizeof *params * b->nparams);
-    for (uint32_t i = 0; i < b->nvarying; i++) {
-      const Varying *v = &b->varying[i];
-      MothDType dtype = (MothDType)v->dtype;
-      if (v->is_param)
-        params[v->index] = moth_pointwise_param(v->op, v->argument, numbers[v->number], dtype);
-      else
-        moth_dtype_store(dtype, &own[v->index], numbers[v->number]);
-    }
-    r.numbers = own;
-    r.params = params;
+  if (numbers && b->nvarying)
+    put_numbers(&r, numbers, &own);
+  MothBehind behind = {.run = run_range, .ctx = &r};
+  if (call) {
+    moth_behind = &behind;
+    MothStatus s = call(ctx);
+    moth_behind = NULL;
+    if (s != MOTH_OK)
+      return s;
   }
   int64_t grain = (MOTH_GRAIN / b->ninstructions + b->block) / b->block * b->block;
-  moth_parallel_for(b->numel, grain, run_range, &r);
+  if (b->numel && !behind.taken)
+    moth_parallel_for(b->numel, grain, run_range, &r);
+  return MOTH_OK;
+}
+
+void moth_blocks_run(const MothBlocks *b, char *const *addresses, const MothValue *numbers) {
+  moth_blocks_run_behind(b, addresses, numbers, NULL, NULL);
 }

@@ -19,4 +19,10 @@ void moth_blocks_free(MothBlocks *b); /* NULL: nothing */
 bool moth_blocks_may_replace(const MothBlocks *b, uint32_t k, uint32_t r);
 /* addresses: first elements of results, then operands; numbers: of the graph, NULL as recorded. */
 void moth_blocks_run(const MothBlocks *b, char *const *addresses, const MothValue *numbers);
+/* The same behind a call that makes one of the operands, row-major: range by range where its kernel does that (core/behind.h). */
+MothStatus moth_blocks_run_behind(const MothBlocks *b, char *const *addresses,
+                                  const MothValue *numbers, MothStatus (*call)(void *ctx),
+                                  void *ctx);
+/* The number of value `id` among the operands; UINT32_MAX: it is none, or not row-major. */
+uint32_t moth_blocks_operand(const MothBlocks *b, uint32_t id);
 #endif

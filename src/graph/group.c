@@ -2,7 +2,10 @@
  *
  * A group runs where its first user stands that is not in it, so all that it reads has been made. It is open until then: a
  * call joins the open groups whose values it uses, if its shape is theirs, and those become one. Before a call that writes to
- * a tensor all open groups run. */
+ * a tensor all open groups run.
+ *
+ * A call whose kernel finishes its result range by range (core/behind.h), and whose result only one group reads, becomes the
+ * head of that group, and runs in its place: the last one, where there are some. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +13,7 @@
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
-enum { NONE = UINT32_MAX };
+enum { NONE = UINT32_MAX, MANY = UINT32_MAX - 1 };
 
 typedef struct Group {
   uint32_t into; /* the group that it is a part of; its own number */
@@ -26,6 +29,9 @@ typedef struct Grouping {
   uint32_t *order;    /* of steps: a call, or a group + ncalls */
   uint32_t norder;
   bool *kept; /* by value */
+  uint32_t *head,
+      *reader; /* by group: a call; by value: the group that alone reads it; NONE, MANY */
+  bool *moved; /* by call: a head */
 } Grouping;
 
 static uint32_t leader(const Grouping *g, uint32_t k) {
@@ -123,6 +129,50 @@ static void mark_kept(Grouping *g) {
   }
 }
 
+/* Whether the op's kernel takes what comes behind it. */
+static bool finishes_ranges(const MothPlanCall *c) {
+  return c->direct && (c->op == MOTH_OP(conv2d) || c->op == MOTH_OP(linear)) && c->nrefs >= 2;
+}
+
+static void find_readers(Grouping *g) {
+  const MothPlan *p = g->p;
+  memset(g->reader, 0xff, p->nvalues * sizeof *g->reader);
+  for (uint32_t i = 0; i < p->ncalls; i++)
+    for (uint32_t r = 0; r < p->calls[i].nrefs; r++) {
+      uint32_t *reader = &g->reader[p->calls[i].refs[r]], own = leader(g, g->group_of[i]);
+      *reader = own == NONE || (*reader != NONE && *reader != own) ? MANY : own;
+    }
+  for (uint32_t i = 0; i < p->noutputs; i++)
+    g->reader[p->outputs[i]] = MANY;
+}
+
+/* Calls that become heads of groups. Whoever writes between a head and its group would come before it. */
+static void find_heads(Grouping *g) {
+  const MothPlan *p = g->p;
+  uint32_t written = NONE;
+  for (uint32_t k = 0; k < g->ngroups; k++)
+    g->head[k] = NONE;
+  for (uint32_t i = 0; i < p->ncalls; i++) {
+    const MothPlanCall *c = &p->calls[i];
+    if (is_write(c))
+      written = i;
+    uint32_t own = leader(g, g->group_of[i]);
+    for (uint32_t r = 0; own != NONE && r < c->nrefs; r++) {
+      const MothPlanValue *v = &p->values[c->refs[r]];
+      uint32_t head = v->call;
+      if (head == NONE || !finishes_ranges(&p->calls[head]) || g->reader[c->refs[r]] != own ||
+          (written != NONE && written > head) || !v->fake->contiguous ||
+          !same_shape(v->fake, result_of(p, i)))
+        continue;
+      if (g->head[own] == NONE || g->head[own] < head)
+        g->head[own] = head;
+    }
+  }
+  for (uint32_t k = 0; k < g->ngroups; k++)
+    if (g->head[k] != NONE)
+      g->moved[g->head[k]] = true;
+}
+
 static MothStatus add_group(Grouping *g, uint32_t k) {
   MothPlan *p = g->p;
   uint32_t calls[MOTH_BLOCKS_CALLS], n = 0;
@@ -134,15 +184,16 @@ static MothStatus add_group(Grouping *g, uint32_t k) {
     }
   if (!used) /* nobody reads it */
     return MOTH_OK;
-  if (n == 1)
+  if (n == 1 && g->head[k] == NONE)
     return moth_plan_add_call(p, calls[0]);
-  MothPlanStep *s = moth_plan_add_step(p, MOTH_STEP_BLOCKS);
-  return s ? moth_blocks_new(p, calls, n, g->kept, s) : MOTH_ERR_MEMORY;
+  return moth_plan_add_group(p, calls, n, g->kept, g->head[k]);
 }
 
 static MothStatus add_steps(Grouping *g) {
   for (uint32_t i = 0; i < g->norder; i++) {
     uint32_t k = g->order[i];
+    if (k < g->p->ncalls && g->moved[k])
+      continue;
     MOTH_TRY(k < g->p->ncalls ? moth_plan_add_call(g->p, k) : add_group(g, k - g->p->ncalls));
   }
   return MOTH_OK;
@@ -155,8 +206,11 @@ MothStatus moth_plan_add_blocks(MothPlan *p) {
   g.group_of = malloc(n * sizeof *g.group_of);
   g.order = malloc(2 * n * sizeof *g.order);
   g.kept = calloc((size_t)p->nvalues + 1, sizeof *g.kept);
+  g.head = calloc(n, sizeof *g.head);
+  g.reader = calloc((size_t)p->nvalues + 1, sizeof *g.reader);
+  g.moved = calloc(n, sizeof *g.moved);
   MothStatus status = MOTH_OK;
-  if (!g.groups || !g.group_of || !g.order || !g.kept) {
+  if (!g.groups || !g.group_of || !g.order || !g.kept || !g.head || !g.reader || !g.moved) {
     status = moth_no_memory((size_t)n * sizeof *g.groups + n * sizeof *g.group_of +
                             2 * n * sizeof *g.order + ((size_t)p->nvalues + 1) * sizeof *g.kept);
   } else {
@@ -167,6 +221,8 @@ MothStatus moth_plan_add_blocks(MothPlan *p) {
       if (g.groups[k].into == k)
         close_group(&g, k);
     mark_kept(&g);
+    find_readers(&g);
+    find_heads(&g);
     status = add_steps(&g);
     memset(p->done, true, p->nnodes);
   }
@@ -174,5 +230,8 @@ MothStatus moth_plan_add_blocks(MothPlan *p) {
   free(g.group_of);
   free(g.order);
   free(g.kept);
+  free(g.head);
+  free(g.reader);
+  free(g.moved);
   return status;
 }

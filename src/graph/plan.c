@@ -96,6 +96,7 @@ void moth_plan_release(MothPlan *p) {
   if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
     return;
   moth_plan_free_frames(p);
+  moth_plan_free_frozen(p);
   while (p->others) {
     MothPlan *other = p->others;
     p->others = other->others;
@@ -156,6 +157,7 @@ MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind) {
   MothPlanStep *s = &p->steps[p->nsteps++];
   memset(s, 0, sizeof *s);
   s->kind = (uint8_t)kind;
+  s->head = UINT32_MAX;
   s->ncalls = 1;
   return s;
 }
@@ -176,6 +178,36 @@ MothStatus moth_plan_add_call(MothPlan *p, uint32_t call) {
     s->values[s->nresults++] = c->result[i];
   for (uint32_t i = 0; i < c->nrefs; i++)
     s->values[s->nresults + s->nreads++] = c->refs[i];
+  return MOTH_OK;
+}
+
+MothStatus moth_plan_add_group(MothPlan *p, const uint32_t *calls, uint32_t ncalls,
+                               const bool *kept, uint32_t head) {
+  MothPlanStep *s = moth_plan_add_step(p, MOTH_STEP_BLOCKS);
+  if (!s)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_blocks_new(p, calls, ncalls, kept, s));
+  s->nown = s->nreads;
+  if (head == UINT32_MAX)
+    return MOTH_OK;
+  const MothPlanCall *c = &p->calls[head];
+  size_t n = (size_t)s->nresults + s->nreads + c->nrefs + 1;
+  uint32_t *values = malloc(sizeof *values * n), *to = values;
+  if (!values)
+    return moth_no_memory(sizeof *values * n);
+  for (uint32_t i = 0; i < s->nresults; i++)
+    *to++ = s->values[i];
+  *to++ = c->result[0];
+  for (uint32_t i = 0; i < s->nreads; i++)
+    *to++ = s->values[s->nresults + i];
+  for (uint32_t i = 0; i < c->nrefs; i++)
+    *to++ = c->refs[i];
+  free(s->values);
+  s->values = values;
+  s->nresults++;
+  s->nreads += c->nrefs;
+  s->ncalls++;
+  s->head = s->call = head;
   return MOTH_OK;
 }
 

@@ -87,6 +87,14 @@ MOTH_API MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32
 MOTH_API MothStatus moth_plan_consume(MothPlan *p, MothTensor **inputs, uint32_t ninputs,
                                       const MothValue *numbers, MothTensor **outputs);
 
+/* A finished plan whose held tensors were made of `sources`, or are them, and whose owner runs it only while it is fresh: none
+ * of them was written to or given other memory since. So it keeps what kernels make of them, such as packed weights. */
+MOTH_API MothStatus moth_plan_freeze(MothPlan *p, MothTensor *const *sources, uint32_t n);
+MOTH_API bool moth_plan_is_fresh(const MothPlan *p);
+/* Whether here and now a frozen plan gives what the calls give: no mode sees calls or changes them, and no gradient is
+ * recorded with these tensors, or with its sources. p NULL: one that is to be made. */
+MOTH_API bool moth_plan_may_freeze(const MothPlan *p, MothTensor *const *tensors, uint32_t n);
+
 typedef struct MothPlanFacts {
   uint32_t ninputs, noutputs, nsteps;
   uint32_t ndirect, ndispatched, nviews, nblocks, nlaunched; /* steps of each kind */

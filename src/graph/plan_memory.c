@@ -160,7 +160,8 @@ static bool may_replace(const MothPlan *p, const MothPlanStep *s, uint32_t step,
     if (root_of(p, id) != root)
       continue;
     if (!is_whole(p, id, result->numel, moth_itemsize(result)) ||
-        (s->kind == MOTH_STEP_BLOCKS && !moth_blocks_may_replace(s->blocks, k, i)))
+        (s->kind == MOTH_STEP_BLOCKS &&
+         (i >= s->nown || !moth_blocks_may_replace(s->blocks, k, i))))
       return false;
   }
   return true;
@@ -168,7 +169,7 @@ static bool may_replace(const MothPlan *p, const MothPlanStep *s, uint32_t step,
 
 static void take_over(MothPlan *p, Buffer *buffers, uint32_t step) {
   const MothPlanStep *s = &p->steps[step];
-  for (uint32_t k = 0; s->in_place && k < s->nresults; k++) {
+  for (uint32_t k = 0; s->in_place && s->head == UINT32_MAX && k < s->nresults; k++) {
     MothPlanValue *v = &p->values[s->values[k]];
     for (uint32_t r = 0; v->place == MOTH_PLACE_ARENA && v->buffer == UINT32_MAX && r < s->nreads;
          r++) {
@@ -178,6 +179,23 @@ static void take_over(MothPlan *p, Buffer *buffers, uint32_t step) {
         v->buffer = b;
         buffers[b].last = v->last == step ? step + 1 : v->last; /* taken */
       }
+    }
+  }
+}
+
+/* The result of a step's head lies where a result of the blocks does, which they write when they have read it. */
+static void join_head(MothPlan *p, const MothPlanStep *s) {
+  if (s->head == UINT32_MAX)
+    return;
+  MothPlanValue *own = &p->values[s->values[s->nresults - 1]];
+  uint32_t r = moth_blocks_operand(s->blocks, s->values[s->nresults - 1]);
+  for (uint32_t k = 0; k + 1 < s->nresults && r != UINT32_MAX; k++) {
+    const MothPlanValue *v = &p->values[s->values[k]];
+    if (own->place == MOTH_PLACE_ARENA && v->place == MOTH_PLACE_ARENA && v->bytes == own->bytes &&
+        moth_itemsize(v->fake) == moth_itemsize(own->fake) &&
+        moth_blocks_may_replace(s->blocks, k, r)) {
+      own->buffer = v->buffer;
+      return;
     }
   }
 }
@@ -281,6 +299,8 @@ static void find_buffers(MothPlan *p, Buffer *buffers, uint32_t *n) {
     take_over(p, buffers, i);
     for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
       MothPlanValue *v = &p->values[s->values[k]];
+      if (k + 1 == s->nresults)
+        join_head(p, s);
       if (v->place != MOTH_PLACE_ARENA || v->buffer != UINT32_MAX)
         continue;
       v->buffer = *n;

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/kept.h"
 #include "dispatch/lazy.h"
 #include "dispatch/subclass.h"
 #include "graph/blocks.h"
@@ -333,12 +334,28 @@ static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPla
 
 enum { MOST_ADDRESSES = 256 };
 
+typedef struct Head {
+  const MothPlan *p;
+  const MothPlanStep *s;
+  MothPlanFrame *f;
+} Head;
+
+static MothStatus run_head(void *ctx) {
+  const Head *h = ctx;
+  return run_direct(&h->p->calls[h->s->head], h->f);
+}
+
 static MothStatus run_blocks(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
   char *addresses[MOST_ADDRESSES];
-  for (uint32_t i = 0; i < s->nresults + s->nreads; i++)
-    addresses[i] = address_of(p, f, s->values[i]);
-  moth_blocks_run(s->blocks, addresses, f->numbers);
-  return MOTH_OK;
+  Head head = {p, s, f};
+  uint32_t n = 0;
+  bool has_head = s->head != UINT32_MAX;
+  for (uint32_t i = 0; i + has_head < s->nresults; i++)
+    addresses[n++] = address_of(p, f, s->values[i]);
+  for (uint32_t i = 0; i < s->nown; i++)
+    addresses[n++] = address_of(p, f, s->values[s->nresults + i]);
+  return moth_blocks_run_behind(s->blocks, addresses, f->numbers, has_head ? run_head : NULL,
+                                &head);
 }
 
 static MothStatus run_step(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
@@ -372,18 +389,23 @@ static MothStatus fail_at(const MothPlan *p, const MothPlanStep *s, MothStatus s
 }
 
 /* owned: the inputs, if they are the plan's to release. */
-static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f, MothTensor **owned) {
+static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f, MothTensor **owned,
+                            MothKeeping *keeping) {
   uint32_t made = 0;
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
     for (; made < p->napart && p->apart[made].first == i; made++)
       MOTH_TRY(make_apart(p, f, made));
+    if (keeping)
+      moth_keeping_call(keeping, moth_plan_kept(p, i));
     MothStatus status = run_step(p, s, f);
     if (__builtin_expect(status == MOTH_ERR_MEMORY, 0) && moth_alloc_collect &&
         moth_alloc_collect())
       status = run_step(p, s, f);
     if (__builtin_expect(status != MOTH_OK, 0))
       return fail_at(p, s, status);
+    if (keeping)
+      moth_keeping_made(keeping);
     for (uint32_t k = 0; k < s->ndrops; k++) {
       MothTensor **t = &f->values[s->drops[k]];
       moth_tensor_release(*t);
@@ -445,7 +467,7 @@ static MothStatus check(const MothPlan *p, bool any, MothTensor *const *inputs, 
       *fit = OTHERWISE;
   }
   for (uint32_t i = 0; i < p->nsteps; i++)
-    if (p->steps[i].kind == MOTH_STEP_DIRECT) {
+    if (p->steps[i].kind == MOTH_STEP_DIRECT || p->steps[i].head != UINT32_MAX) {
       const MothPlanCall *c = &p->calls[p->steps[i].call];
       if (moth_kernel_of(c->op, MOTH_CPU) != c->kernel)
         *fit = OTHERWISE;
@@ -482,7 +504,9 @@ static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, MothTensor **
     f->numbers = numbers;
     for (uint32_t i = 0; i < p->ninputs; i++)
       f->values[p->inputs[i]] = inputs[i];
-    status = run_steps(p, f, owned);
+    MothKeeping own, *keeping = moth_plan_keep_begin(p, &own);
+    status = run_steps(p, f, owned, keeping);
+    moth_plan_keep_end(p, keeping);
   }
   t->include = include;
   t->exclude = exclude;

@@ -73,6 +73,9 @@ typedef struct MothPlanStep {
   uint32_t ndrops, *drops;   /* tensors that are released behind it */
   uint32_t nends, *ends;     /* inputs, by their numbers, that it uses last */
   struct MothBlocks *blocks;
+  uint32_t
+      head; /* of blocks: the call that makes an operand of theirs, whose result is the last of the results; */
+  uint32_t nown; /* reads of the blocks themselves; those of the head follow. UINT32_MAX: no call */
   MothPlanLaunched *launches;
   uint32_t nlaunches;
   uint32_t ncalls;
@@ -136,6 +139,7 @@ struct MothPlan {
   MothPlanApart *apart; /* by their first steps */
   uint32_t napart;
   bool finished;
+  struct MothPlanFrozen *frozen; /* NULL: it holds for any elements of what it holds */
   pthread_mutex_t lock;
   MothPlanFrame *frames; /* not in use */
 };
@@ -149,9 +153,17 @@ void moth_plan_free_call(MothPlanCall *c);
 MothStatus moth_plan_replay(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);
 MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind);
 MothStatus moth_plan_add_call(MothPlan *p, uint32_t call);
+/* A step of calls in blocks, behind the call `head`, which makes one of their operands (UINT32_MAX: none). */
+MothStatus moth_plan_add_group(MothPlan *p, const uint32_t *calls, uint32_t ncalls,
+                               const bool *kept, uint32_t head);
 /* Sets places, offsets, the peak and what each step drops. */
 MothStatus moth_plan_lay_out(MothPlan *p);
 void moth_plan_free_frames(MothPlan *p);
+/* Around the steps of a run: what kernels make of constants is kept. NULL: it is not. */
+struct MothKeeping *moth_plan_keep_begin(const MothPlan *p, struct MothKeeping *k);
+void moth_plan_keep_end(const MothPlan *p, struct MothKeeping *k);
+struct MothKept **moth_plan_kept(const MothPlan *p, uint32_t step);
+void moth_plan_free_frozen(MothPlan *p);
 /* Of a plan for any sizes, that for these inputs and numbers, retained; NULL: the graph is to run call by call. */
 MothPlan *moth_plan_for(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);
 bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);

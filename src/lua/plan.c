@@ -236,6 +236,30 @@ static int plan_call(lua_State *L) {
   return (int)noutputs;
 }
 
+/* plan_freeze(plan, sources): a plan of whose sources plan_is_fresh tells whether they are as they were */
+static int c_plan_freeze(lua_State *L) {
+  uint32_t n;
+  MothPlan *p = check_plan(L, 1);
+  MothTensor **sources = moth_lua_tensors(L, 2, &n);
+  MothStatus s = moth_plan_freeze(p, sources, n);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+static int c_plan_is_fresh(lua_State *L) {
+  lua_pushboolean(L, moth_plan_is_fresh(check_plan(L, 1)));
+  return 1;
+}
+
+/* plan_may_freeze(tensors, plan or nil) -> whether a frozen plan gives here and now what the calls give */
+static int c_plan_may_freeze(lua_State *L) {
+  uint32_t n;
+  moth_lua_enter(L);
+  MothPlan *p = moth_lua_to_plan(L, 2);
+  MothTensor **tensors = moth_lua_tensors(L, 1, &n);
+  lua_pushboolean(L, moth_plan_may_freeze(p, tensors, n));
+  return 1;
+}
+
 static void number_field(lua_State *L, const char *name, double n) {
   lua_pushnumber(L, n);
   lua_setfield(L, -2, name);
@@ -274,6 +298,9 @@ static int plan_text(lua_State *L) {
 void moth_lua_open_plans(lua_State *L) { /* the table of the compiler's functions is on top */
   static const luaL_Reg fns[] = {{"plan_new", c_plan_new},
                                  {"plan_facts", c_plan_facts},
+                                 {"plan_freeze", c_plan_freeze},
+                                 {"plan_is_fresh", c_plan_is_fresh},
+                                 {"plan_may_freeze", c_plan_may_freeze},
                                  {"graph_lowered", moth_lua_graph_lowered},
                                  {NULL, NULL}};
   static const luaL_Reg meta[] = {

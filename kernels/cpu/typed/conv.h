@@ -217,6 +217,18 @@ static void conv_flat(const struct MothConvStrip *s, int64_t n, int64_t have, co
   }
 }
 
+/* What comes behind rows [i, i + n) of the result. */
+static void conv_behind(const struct MothConvStrip *s, int64_t i, int64_t n) {
+  const MothBehind *b = s->behind;
+  int64_t first = s->first + i * s->out_m, run = s->rows * s->cols;
+  if (run == s->out_m) {
+    b->run(b->ctx, first, first + n * run);
+    return;
+  }
+  for (int64_t r = 0; r < n; r++, first += s->out_m)
+    b->run(b->ctx, first, first + run);
+}
+
 MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   const real *w = s->weight;
   /* Vectors across the ends of rows must be split afterwards: not worth it for short sums. */
@@ -232,6 +244,8 @@ MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
       conv_rows(s, n, w, s->bias ? bias : NULL, out);
     else
       conv_flat(s, n, have, w, s->bias ? bias : NULL, out);
+    if (s->behind)
+      conv_behind(s, i, have);
     w += n * s->kk;
     i += n;
   }

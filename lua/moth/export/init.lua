@@ -19,6 +19,7 @@ local tree = require "moth.lang.tree"
 local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
 local follow = require "moth.export.follow"
+local frozen -- moth.export.frozen, once a program runs
 local sizes = require "moth.export.sizes"
 local records = require "moth.export.record"
 require "moth.export.control"
@@ -161,6 +162,9 @@ end
 --- Runs the program on arguments as the example's; other sizes where a dimension is dynamic.
 function Exported:__call(...)
   local tensors, dims = bind(self, ...)
+  frozen = frozen or require "moth.export.frozen"
+  local plan = frozen.plan(self, tensors, dims)
+  if plan then return results_of(self, dims, plan(unpack(tensors, 1, #tensors))) end
   return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device))
 end
 
