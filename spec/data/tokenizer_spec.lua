@@ -1,5 +1,6 @@
 -- Byte-pair encoding from a tokenizer.json.
 
+local ffi = require "ffi"
 local moth = require "moth"
 local unicode = require "moth.data.unicode"
 local cjson = require "cjson"
@@ -279,5 +280,32 @@ describe("tokenizers #quick", function()
     for i, id in ipairs(some) do assert.equal(all[i], id) end
     assert.same(all, tok:encode(text, false, { enough = #all }))
     assert.same(all, tok:encode(text)) -- it is not remembered
+    for _, unit in ipairs { "l", "he", "hello", "\0", "\255", "é" } do -- one word, which is not made into tokens
+      local word = unit:rep(20000)
+      local whole = tok:encode(word)
+      assert.is_true(#tok:encode(word, false, { enough = 10 }) > 10)
+      assert.same(whole, tok:encode(word, false, { enough = #whole }))
+    end
+  end)
+
+  it("bounds the number of tokens from below", function()
+    local fewest = require "moth.data.fewest"
+    local tok = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
+    local function bound(text, most)
+      return fewest(tok, ffi.cast("const uint8_t *", text), #text, most or math.huge)
+    end
+    assert.equal(0, bound "")
+    assert.equal(11, bound(("l"):rep(100), 10))
+    local generator, parts = 12345, { "l", "hello", "he", " wor", "\0", "\200", "é", " ", "ello", "hell" }
+    for _ = 1, 300 do
+      local text = {}
+      for k = 1, 20 do
+        generator = (generator * 1103515245 + 12345) % 2 ^ 31
+        text[k] = parts[math.floor(generator / 2 ^ 31 * #parts) + 1]
+      end
+      text = table.concat(text)
+      local n = #tok:encode(text)
+      assert.is_true(bound(text) <= n and bound(text) >= n / 4, text)
+    end
   end)
 end)

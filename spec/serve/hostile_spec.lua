@@ -88,7 +88,15 @@ describe_served("moth.serve and large requests #M430", function()
     assert.is_true(#out.error.message < 3000 and #out.error.param < 300)
     status, out = post("/v1/completions", '{"model":"llama","prompt":[' .. ("[],"):rep(300000) .. "[]]}")
     assert.equal(400, status)
-    assert.matches("more than 262144 lists", out.error.message)
+    assert.matches("more than 32768 lists", out.error.message)
+    status, out = post("/v1/completions", '{"model":"llama","prompt":[' .. ("1,"):rep(140000) .. "1]}")
+    assert.equal(400, status)
+    assert.matches("more than 131072 values", out.error.message)
+    local names = {}
+    for i = 1, 40000 do names[i] = ('"k%d":1'):format(i) end
+    status, out = post("/v1/completions", '{"model":"llama","prompt":"a\\",[{",' .. table.concat(names, ",") .. "}")
+    assert.equal(400, status)
+    assert.matches("more than 32768 texts and names", out.error.message)
   end)
 
   it("bounds the bytes of all bodies together, and small ones pass", function()

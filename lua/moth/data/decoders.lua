@@ -17,7 +17,7 @@ do
     bytes_of[shown[b]] = string.char(b)
   end
 end
-M.shown = shown
+M.shown, M.bytes_of = shown, bytes_of
 
 -- ---- what is done: (list, step, inside) -> list; inside: other texts stand in front -------------------
 

@@ -15,6 +15,7 @@ local signature = require "moth.utils.signature"
 local words = require "moth.data.words"
 local added = require "moth.data.added"
 local decoders = require "moth.data.decoders"
+local fewest = require "moth.data.fewest"
 local Merges = require "moth.data.merges"
 local Pieces = require "moth.data.pieces"
 local steps = require "moth.data.tokenizer_steps"
@@ -211,6 +212,7 @@ end
 -- ---- encoding ----------------------------------------------------------------------------------------------
 
 local LONGEST, MOST = 512, 2 ^ 24 -- bytes of a word that is remembered, and about those of all words and their ids
+local LONG = 4096 -- bytes of a word whose tokens are estimated before they are made, where too many are for nothing
 local ENTRY = 64 -- bytes that a word takes beside its text, and a table of ids beside these
 
 -- The symbols of n bytes at p as ids in Merges.symbols: bytes, or characters. What has no id is left out.
@@ -264,6 +266,10 @@ local function encode_word(self, out, at, p, n)
     end
     if self.kind == "BPE" and not ids[1] then
       local s
+      if n > LONG and self.enough < math.huge and fewest(self, p, n, self.enough - at) > self.enough - at then
+        for k = at + 1, self.enough + 1 do out[k] = 1 end -- too many, whichever they are
+        return self.enough + 1
+      end
       s, count = self.merges:run(symbols(self, p, n))
       for k = 1, count do ids[k] = s[k - 1] end
     end
@@ -303,9 +309,10 @@ local function encode_words(self, out, at, p, n, k, first)
     return at
   end
   if step[1] == "split" then
-    for _, part in ipairs(words.split(step, p, n)) do
-      at = encode_words(self, out, at, p + part[1], part[2] - part[1], k + 1, first and part[1] == 0)
-    end
+    words.split(step, p, n, function(from, to)
+      at = encode_words(self, out, at, p + from, to - from, k + 1, first and from == 0)
+      return at > self.enough
+    end)
     return at
   end
   local text = steps.run[step[1]](ffi.string(p, n), step, first)

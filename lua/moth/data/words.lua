@@ -263,13 +263,14 @@ function M.search(pattern, plain)
   return searches[key]
 end
 
--- Calls f(first, end) for the matches in n bytes at p. An empty one right behind another does not count.
+-- Calls f(first, end) for the matches in n bytes at p, until it gives true. An empty one right behind another does not
+-- count.
 local function each_match(search, p, n, f)
   local i, stop = 0, -1
   while i <= n do
     local first, last = search(p, i, n)
     if not first then break end
-    if last > first or first ~= stop then f(first, last) end
+    if (last > first or first ~= stop) and f(first, last) then return true end
     i, stop = last, last
     if last == first then i = first < n and select(2, decode(p, first, n)) or n + 1 end
   end
@@ -287,15 +288,9 @@ function M.replace(pattern, by, text)
 end
 
 local joins = {}
--- Matches stand alone, go away, go with what is in front of them or behind, or with those beside them.
-function joins.Isolated(parts) return parts end
-function joins.Removed(parts)
-  local out = {}
-  for _, part in ipairs(parts) do
-    if not part[3] then out[#out + 1] = part end
-  end
-  return out
-end
+-- Matches stand alone or go away (one by one, see split), go with what is in front of them or behind, or with those
+-- beside them.
+joins.Isolated, joins.Removed = true, true
 function joins.MergedWithPrevious(parts)
   local out, before = {}, false
   for _, part in ipairs(parts) do
@@ -329,17 +324,29 @@ function joins.Contiguous(parts)
 end
 M.joins = joins
 
---- n bytes at p cut at the matches of a step { "split", pattern, plain, how, invert }: a list of { first, end }, some
--- of them empty.
-function M.split(step, p, n)
+--- Calls f(first, end) for the parts of n bytes at p, some of them empty, cut at the matches of a step { "split",
+-- pattern, plain, how, invert }, until it gives true.
+function M.split(step, p, n, f)
   local parts, done = {}, 0
+  if joins[step[4]] == true then -- no list of a long text's parts
+    local matches, others = step[4] == "Isolated" or step[5], step[4] == "Isolated" or not step[5]
+    local stopped = each_match(M.search(step[2], step[3]), p, n, function(first, last)
+      if others and first > done and f(done, first) then return true end
+      done = last
+      return matches and f(first, last)
+    end)
+    if not stopped and others and done < n then f(done, n) end
+    return
+  end
   each_match(M.search(step[2], step[3]), p, n, function(first, last)
     if first > done then parts[#parts + 1] = { done, first, step[5] } end
     parts[#parts + 1] = { first, last, not step[5] }
     done = last
   end)
   if done < n then parts[#parts + 1] = { done, n, step[5] } end
-  return joins[step[4]](parts)
+  for _, part in ipairs(joins[step[4]](parts)) do
+    if f(part[1], part[2]) then return end
+  end
 end
 
 return M

@@ -152,6 +152,7 @@ end
 
 local TURN = 0.05 -- seconds for which requests are taken in while others wait for their next token
 local GARBAGE = 16384 -- KB
+local LARGE = 2 ^ 14 -- bytes of a request that waits until all smaller ones are taken: one of them in a turn
 
 local function serve_steps(object, channel)
   local cjson = json()
@@ -160,23 +161,32 @@ local function serve_steps(object, channel)
     told = now()
     if not channel:send(frames.PIECE, id, cjson.encode(piece)) then gone = true end
   end
+  local later = {}
+  local function add(id, text)
+    local ok, message = pcall(object.add, object, id, cjson.decode(text))
+    if ok then
+      busy = true
+    else
+      emit(id, { error = plain(message), status = 400, done = true })
+    end
+  end
   local function take(kind, id, at, size)
     if kind == frames.CANCEL then
-      object:cancel(id)
-    elseif kind == frames.REQUEST then
-      local ok, message = pcall(object.add, object, id, cjson.decode(ffi.string(at, size)))
-      if ok then
-        busy = true
-      else
-        emit(id, { error = plain(message), status = 400, done = true })
+      for i, one in ipairs(later) do
+        if one[1] == id then return table.remove(later, i) end
       end
+      object:cancel(id)
+    elseif kind == frames.REQUEST and size > LARGE then
+      later[#later + 1] = { id, ffi.string(at, size) }
+    elseif kind == frames.REQUEST then
+      add(id, ffi.string(at, size))
     end
   end
   local kept = collectgarbage "count"
   while not gone do
     local since
     repeat -- what waits, but not for long: others have their turn; without work, until something comes
-      local kind, id, at, size = channel:receive(not busy and 3600 or 0)
+      local kind, id, at, size = channel:receive(not busy and #later == 0 and 3600 or 0)
       if not kind and id == "closed" then return end
       since = since or now()
       if kind then take(kind, id, at, size) end
@@ -184,7 +194,8 @@ local function serve_steps(object, channel)
         collectgarbage()
         kept = collectgarbage "count"
       end
-    until busy and (not kind or now() - since > TURN)
+    until (busy or #later > 0) and (not kind or now() - since > TURN)
+    if later[1] then add(unpack(table.remove(later, 1))) end
     busy = object:step(emit)
     if now() - told > 0.5 or not busy then
       told = now()

@@ -203,7 +203,58 @@ end
 local SLOWER = 0.001 -- seconds between the pieces of all bodies that are refused together: others come first
 local refused = 0 -- bodies that are read to their end for nothing
 local PIECE = 2 ^ 18 -- bytes of a piece that is read or written
+local TRICKLE = 256 -- bytes of a piece for the next of which one waits
 local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
+
+-- Large bodies that are refused once they were looked at must not take all the time. By the client's address: when its
+-- next large body is looked at (free), and whether one is worked on.
+local gates, n_gates = {}, 0
+local LARGE = 2 ^ 14 -- bytes
+local SHARE, LONGEST = 50, 1 -- times the processor's seconds that the last refused one took; at most so many seconds
+
+local function address_of(request)
+  local socket = request.stream.connection and request.stream.connection.socket
+  if not socket then return "" end
+  local _, address = socket:peername()
+  return tostring(address)
+end
+
+-- Waits until a large body may be worked on. false: not before the deadline.
+local function await_gate(self, deadline)
+  local address = address_of(self)
+  while true do
+    local gate, now = gates[address], M.now()
+    if gate and not gate.busy and now > gate.free + LONGEST then
+      gates[address], n_gates, gate = nil, n_gates - 1, nil
+    end
+    if not gate or not gate.busy and now >= gate.free then
+      if gate then gate.busy = true end
+      self.gate, self.begun = gate or address, os.clock()
+      return true
+    end
+    if now >= deadline then return false end
+    M.sleep(math.min(deadline, math.max(gate.free, now + 0.02)) - now)
+  end
+end
+
+-- The request is answered: the next large body may be looked at, later if this one was refused.
+local function leave_gate(self)
+  local gate = self.gate
+  if not gate then return end
+  self.gate = nil
+  if type(gate) == "table" then gate.busy = false end
+  if self.status ~= 400 then return end
+  if type(gate) == "string" then
+    local address = gate
+    gate = gates[address]
+    if not gate then
+      if n_gates > 1000 then gates, n_gates = {}, 0 end
+      gate = { free = 0 }
+      gates[address], n_gates = gate, n_gates + 1
+    end
+  end
+  gate.free = math.max(gate.free, M.now() + math.min(LONGEST, SHARE * (os.clock() - self.begun)))
+end
 
 -- Bodies that are read or worked on: their bytes together, and those since garbage was collected.
 local held, passed, collecting = 0, 0, false
@@ -228,6 +279,7 @@ end
 
 --- The body is not needed any more. What a large one has left behind goes soon.
 function Request:let_go()
+  leave_gate(self)
   local own = self.holds or 0
   self.holds, held = nil, held - own
   if own <= SMALL then return end
@@ -257,6 +309,7 @@ function Request:body(most, seconds, total, keep, why_not)
   end
   local whole, parts, got, pieces, turn, deadline = {}, {}, 0, 0, 0, M.now() + seconds
   keep = keep or math.huge
+  local waits = 0 -- seconds
   while in_chunks or got < size do
     local chunk, message, number = self.stream:get_next_chunk(deadline - M.now())
     if not chunk then
@@ -266,6 +319,12 @@ function Request:body(most, seconds, total, keep, why_not)
       return nil, 400, "the body ended early"
     end
     got, pieces = got + #chunk, pieces + 1
+    local socket = self.stream.connection and self.stream.connection.socket
+    local more = (in_chunks or got < size) and socket and socket:pending() == 0
+    if more and #chunk < TRICKLE then -- else a client could make work of each byte
+      waits = math.min(waits + 0.002, 0.25)
+      if pieces > 4 then M.sleep(waits) end
+    end
     if got > most then return nil, 413, too_large:format("", most) end
     if got > keep then
       whole, parts, passed = {}, {}, passed + #chunk
@@ -290,6 +349,9 @@ function Request:body(most, seconds, total, keep, why_not)
   end
   if got > keep then return nil, 400, why_not:format(got), true end
   local body = table.concat(whole) .. table.concat(parts)
+  if got > LARGE and keep < math.huge and not await_gate(self, deadline) then
+    return nil, 429, "large requests of this address were refused: those behind them wait"
+  end
   if coding ~= "gzip" or body == "" then return body end
   local allowed = math.min(most, keep)
   local text, wrong, large = gunzip(body, allowed)
@@ -547,10 +609,15 @@ local function Strangers(most)
   return self
 end
 
--- lua-http waits for ever for the first byte of a connection: silent ones would take all places.
+local ACCEPTED = 4 -- connections that are taken before others have their turn
+
+-- lua-http waits for ever for the first byte of a connection: silent ones would take all places. And it takes all that
+-- have come before anybody else has a turn.
 local function limit_silence(made, seconds, strangers)
-  local add = made.add_socket
+  local add, taken = made.add_socket, 0
   function made:add_socket(socket)
+    taken = taken + 1
+    if taken % ACCEPTED == 0 then M.pause() end
     self.n_connections = self.n_connections + 1
     strangers.add(socket)
     loop:wrap(function()

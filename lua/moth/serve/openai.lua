@@ -174,8 +174,8 @@ local readers = {
     max_completion_tokens = common.max_tokens },
 }
 
-local function read(kind, body)
-  local given, why = kserve.decode(body)
+local function read(kind, body, most)
+  local given, why = kserve.decode(body, most)
   if type(given) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
   local out, null = {}, json().null
   for name, value in each(given) do
@@ -416,26 +416,30 @@ local function check_size(model, request)
   for i, prompt in ipairs(request.prompts or {}) do check_prompt(("prompt[%d]"):format(i - 1), prompt) end
 end
 
--- The bytes of a body that are read into memory: several of the longest prompts there are, each letter escaped.
-local function keep_of(call)
-  local most = 0
+-- The bytes of a body that are read into memory: several of the longest prompts there are, each letter escaped; and the
+-- values that it may have: as many prompts of ids.
+local function most_of(call)
+  local bytes, tokens = 0, 0
   for _, name in ipairs(call.names) do
     local signature = call.models[name].signature
-    if signature and signature.steps then most = math.max(most, signature.max_bytes or math.huge) end
+    if signature and signature.steps then
+      bytes = math.max(bytes, signature.max_bytes or math.huge)
+      tokens = math.max(tokens, signature.max_tokens or 0)
+    end
   end
-  return math.max(2 ^ 20, 16 * most)
+  return math.max(2 ^ 20, 16 * bytes), 16 * tokens
 end
 
 --- Answers POST /v1/completions (kind "completion") and /v1/chat/completions ("chat").
 function M.complete(call, kind)
-  local keep = keep_of(call)
+  local keep, most_values = most_of(call)
   local body, status, why, goes_on = call:body(keep, ("the body has %%d bytes: for the longest prompts that the models "
     .. "take, %d are enough"):format(math.min(keep, 2 ^ 53)))
   if not body then
     return call:fail(status, M.error(status, why), not goes_on, status == 429 and 1 or nil)
   end
   local function refused(r) return call:fail(400, M.error(400, r.param .. ": " .. r.why, r.param)) end
-  local ok, request = pcall(read, kind, body)
+  local ok, request = pcall(read, kind, body, most_values)
   body = nil -- luacheck: ignore 311
   if not ok then
     if type(request) ~= "table" then error(request, 0) end
