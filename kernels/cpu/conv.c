@@ -15,7 +15,12 @@
 #include "kernels/cpu/util.h"
 #include "unpack/conv.h"
 
-enum { STRIP_BYTES = 384 << 10, DOTS_BYTES = 256 << 10, UNIT_LENGTH = 2048 };
+enum {
+  FIRST_BYTES = 28 << 10,
+  STRIP_BYTES = 384 << 10,
+  DOTS_BYTES = 256 << 10,
+  UNIT_LENGTH = 2048
+};
 static const int64_t PARTIAL_BYTES = 32 << 20;
 
 static int64_t up(int64_t n, int64_t to) {
@@ -187,6 +192,8 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
     s->failed = true;
     return;
   }
+  /* A piece of a channel's planes takes up to four lines of the cache in each row. */
+  int64_t deep = moth_max64(1, FIRST_BYTES / 256 / (a->y.ntaps * a->x.nphases)) * taps(a);
   for (int64_t i = begin; i < end; i++) {
     int64_t strip = i % s->strips, image = i / s->strips, group = image % s->groups;
     int64_t row = strip * l->rows, rows = moth_min64(l->rows, a->y.count - row);
@@ -208,6 +215,7 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
                        .at = s->at,
                        .m = s->to,
                        .kk = s->from * taps(a),
+                       .deep = deep,
                        .rows = rows,
                        .cols = a->x.count,
                        .pitch = l->pitch,
@@ -294,6 +302,50 @@ static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtyp
   return MOTH_OK;
 }
 
+/* --- a kernel for each channel --------------------------------------------------------------------- */
+
+typedef struct Depthwise {
+  const MothKernels *k;
+  const MothConvProduct *p;
+  int64_t itemsize;
+} Depthwise;
+
+/* Channels that have as many elements as are worth a call of what comes behind. */
+enum { AT_ONCE = 2048 };
+
+static void depthwise_range(void *ctx, int64_t begin, int64_t end) {
+  const Depthwise *d = ctx;
+  const MothConv *g = &d->p->g;
+  const MothBehind *behind = d->p->behind;
+  int64_t plane = g->oh * g->ow, area = g->kernel[0] * g->kernel[1], each = g->k / g->groups;
+  for (int64_t i = begin, done = begin; i < end; i++) {
+    int64_t image = i / g->k, o = i % g->k;
+    MothConvDepthwise c = {.g = g,
+                           .src = (const char *)d->p->b +
+                                  (image * g->c + o / each) * g->h * g->w * d->itemsize,
+                           .weight = (const char *)d->p->a + o * area * d->itemsize,
+                           .bias = d->p->bias ? (const char *)d->p->bias + o * d->itemsize : NULL,
+                           .out = (char *)d->p->out + i * plane * d->itemsize};
+    d->k->conv_depthwise(&c);
+    if (behind && (i + 1 == end || (i + 1 - done) * plane >= AT_ONCE)) {
+      behind->run(behind->ctx, done * plane, (i + 1) * plane);
+      done = i + 1;
+    }
+  }
+}
+
+/* Whether each kernel has a channel of its own, or a channel not more than two kernels, and of a size that is there. */
+static bool depthwise(const MothConvProduct *p, MothDType dtype) {
+  const MothConv *g = &p->g;
+  Depthwise d = {moth_cpu_kernels((int)dtype), p, moth_dtype_size(dtype)};
+  MothConvDepthwise c = {.g = g};
+  if (g->groups < 2 || g->c != g->groups || g->k > 2 * g->groups || !d.k->conv_suits_depthwise(&c))
+    return false;
+  double flops = 2.0 * (double)(g->oh * g->ow * g->kernel[0] * g->kernel[1]);
+  moth_parallel_for(g->n * g->k, moth_cpu_flops_grain(flops), depthwise_range, &d);
+  return true;
+}
+
 /* The compute dtype. */
 static MothDType work_dtype(const MothTensor *t) {
   return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
@@ -335,6 +387,10 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   p.bias = b ? b->data : NULL;
   p.out = y->data;
   p.behind = y == out ? moth_behind_take() : NULL;
+  if (depthwise(&p, dtype)) {
+    finish(out, y);
+    goto done;
+  }
   if (moth_conv_is_product(&p.g)) {
     moth_conv_product(&p, dtype);
   } else if (moth_conv_suits_columns(&p)) {

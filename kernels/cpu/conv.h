@@ -62,12 +62,27 @@ typedef struct MothConvStrip {
   const void *planes;
   const int32_t *at; /* [kk]: offsets of the planes' shifted rows */
   int64_t m, kk;
+  int64_t deep; /* columns of the weight whose planes fit a part of the first cache */
   int64_t rows, cols, pitch;
   void *out;                       /* result (0, 0) of row 0 */
   int64_t out_m, out_row, out_col; /* strides, in elements */
   const MothBehind *behind;        /* NULL: nothing */
   int64_t first;                   /* the number of that element */
 } MothConvStrip;
+
+/* One channel of a depthwise convolution: planes, a kernel, its bias or NULL. */
+typedef struct MothConvDepthwise {
+  const MothConv *g;
+  const void *src, *weight, *bias;
+  void *out;
+} MothConvDepthwise;
+
+/* Rows of a product get their bias: bias[i] is added to out[i * row + j], j < n. */
+typedef struct MothConvBias {
+  void *out;
+  const void *bias;
+  int64_t rows, row, n;
+} MothConvBias;
 
 /* out[i * kk + j] += sum over units u and l of a[u][i][l] * b[u][at[j] + l] */
 typedef struct MothConvDots {

@@ -12,7 +12,9 @@
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "kernels/cpu/blas.h"
+#include "kernels/cpu/conv.h"
 #include "kernels/cpu/conv_product.h"
+#include "kernels/cpu/table.h"
 #include "kernels/cpu/util.h"
 
 enum { CHUNKS = 8 };
@@ -49,18 +51,6 @@ static MothGemm product_of(const Images *s, int64_t image, int64_t group) {
 /* Rows of about AT_ONCE elements get their bias, and what comes behind them, while they are in the first cache. */
 enum { AT_ONCE = 2048 };
 
-static void add_bias(const Images *s, char *row, int64_t at, int64_t n) {
-  if (s->size == 8) {
-    double *to = (double *)row, bias = ((const double *)s->bias)[at];
-    for (int64_t j = 0; j < n; j++)
-      to[j] += bias;
-  } else {
-    float *to = (float *)row, bias = ((const float *)s->bias)[at];
-    for (int64_t j = 0; j < n; j++)
-      to[j] += bias;
-  }
-}
-
 /* Columns [col, col + n) of a product are there. */
 static void finish_piece(const Images *s, int64_t image, int64_t group, int64_t col, int64_t n) {
   int64_t m = s->gemm.m, pixels = s->gemm.c_row;
@@ -68,8 +58,10 @@ static void finish_piece(const Images *s, int64_t image, int64_t group, int64_t 
   int64_t step = n < pixels || n >= AT_ONCE ? 1 : AT_ONCE / n;
   for (int64_t i = 0; i < m && (s->bias || s->behind); i += step, first += step * pixels) {
     int64_t rows = m - i < step ? m - i : step;
-    for (int64_t r = 0; s->bias && r < rows; r++)
-      add_bias(s, (char *)s->gemm.c + (first + r * pixels) * s->size, group * m + i + r, n);
+    MothConvBias b = {(char *)s->gemm.c + first * s->size,
+                      s->bias ? s->bias + (group * m + i) * s->size : NULL, rows, pixels, n};
+    if (s->bias)
+      moth_cpu_kernels(s->gemm.dtype)->conv_bias(&b);
     if (s->behind)
       s->behind->run(s->behind->ctx, first, first + (rows - 1) * pixels + n);
   }

@@ -22,7 +22,13 @@ enum { CONV_BYTES = 16, CONV_M = 4, CONV_V = 2, DOTS_M = 2, DOTS_K = 4 };
 #define CONV_M_TIMES(X) X(4)
 #define DOTS_TIMES(X)   X(2, 4, full) X(1, 4, one)
 #endif
-enum { CONV_LANES = CONV_BYTES / sizeof(real), CONV_WIDTH = CONV_V * CONV_LANES, CONV_FEW = 64 };
+enum {
+  CONV_LANES = CONV_BYTES / sizeof(real),
+  CONV_WIDTH = CONV_V * CONV_LANES,
+  CONV_FEW = 64,
+  CONV_MOST = 256,
+  CONV_WEIGHTS = 512 << 10
+};
 typedef real conv_vec __attribute__((vector_size(CONV_BYTES), aligned(sizeof(real)), may_alias));
 #define CONV_UNROLL _Pragma("GCC unroll 16")
 
@@ -73,7 +79,25 @@ static inline void conv_padded(real *o, const real *s, int64_t s_row, int64_t ro
       _mm512_mask_storeu_ps(o + i * n + j, all, _mm512_maskz_loadu_ps(in, s + i * s_row + j));
   }
 }
+/* o[j] = s[j * stride] */
+static inline void conv_strided(real *o, const real *s, int64_t stride, int64_t n) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  if (stride != 2) {
+    for (int64_t j = 0; j < n; j++)
+      o[j] = s[j * stride];
+    return;
+  }
+  for (int64_t j = 0; j < n; j += 16) {
+    __m512 a = _mm512_maskz_loadu_ps(conv_mask(0, 0, 2 * (n - j) - 1), s + 2 * j);
+    __m512 b = _mm512_maskz_loadu_ps(conv_mask(16, 0, 2 * (n - j) - 1), s + 2 * j + 16);
+    _mm512_mask_storeu_ps(o + j, conv_mask(0, 0, n - j), _mm512_permutex2var_ps(a, even, b));
+  }
+}
 #else
+static inline void conv_strided(real *o, const real *s, int64_t stride, int64_t n) {
+  for (int64_t j = 0; j < n; j++)
+    o[j] = s[j * stride];
+}
 static inline void conv_copy(real *to, const real *from, int64_t n) {
   for (int64_t j = 0; j < n; j++)
     to[j] = from[j];
@@ -111,8 +135,7 @@ MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
           for (int64_t i = lo; i < hi; i++, o += pitch, s += down) {
             for (int64_t j = 0; j < from; j++)
               o[j] = 0;
-            for (int64_t j = from; j < to; j++)
-              o[j] = s[j * stride];
+            conv_strided(o + from, s + from * stride, stride, to - from);
             for (int64_t j = to; j < pitch; j++)
               o[j] = 0;
           }
@@ -120,15 +143,16 @@ MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
       }
 }
 
-/* c[M][V vectors] = bias + a (k x M) times the rows b + at[k] */
+/* c[M][V vectors] = a (k x M) times the rows b + at[k], plus the bias, or with `more` plus c */
 #define CONV_TILE(M, V)                                                                            \
   static void conv_tile_##M##_##V(real *restrict c, int64_t ldc, const real *restrict a,           \
                                   const real *restrict b, const int32_t *restrict at, int64_t kk,  \
-                                  const real *bias) {                                              \
+                                  const real *bias, bool more) {                                   \
     conv_vec acc[M][V];                                                                            \
     CONV_UNROLL for (int m = 0; m < M; m++) {                                                      \
       conv_vec start = (conv_vec){0} + (bias ? bias[m] : 0);                                       \
-      CONV_UNROLL for (int v = 0; v < V; v++) acc[m][v] = start;                                   \
+      CONV_UNROLL for (int v = 0; v < V; v++) acc[m][v] =                                          \
+          more ? *(const conv_vec *)(c + m * ldc + v * CONV_LANES) : start;                        \
     }                                                                                              \
     for (int64_t k = 0; k < kk; k++, a += M) {                                                     \
       const real *p = b + at[k];                                                                   \
@@ -141,7 +165,7 @@ MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
         (conv_vec *)(c + m * ldc + v * CONV_LANES) = acc[m][v];                                    \
   }
 typedef void (*ConvTile)(real *restrict, int64_t, const real *restrict, const real *restrict,
-                         const int32_t *restrict, int64_t, const real *);
+                         const int32_t *restrict, int64_t, const real *, bool);
 #define CONV_TILES(M) CONV_TILE(M, 1) CONV_TILE(M, 2) CONV_TILE(M, 3)
 #define CONV_NAMES(M)                                                                              \
   { conv_tile_##M##_1, conv_tile_##M##_2, conv_tile_##M##_3 }
@@ -163,10 +187,10 @@ static void conv_rows(const struct MothConvStrip *s, int64_t n, const real *w, c
       const real *from = planes + y * s->pitch + x;
       real *to = out + y * s->out_row + x;
       if (width == v * CONV_LANES || y + 1 < s->rows) {
-        run(to, s->out_m, w, from, s->at, s->kk, bias);
+        run(to, s->out_m, w, from, s->at, s->kk, bias, false);
         continue;
       }
-      run(tile, CONV_WIDTH, w, from, s->at, s->kk, bias);
+      run(tile, CONV_WIDTH, w, from, s->at, s->kk, bias, false);
       for (int64_t r = 0; r < n; r++)
         conv_copy(to + r * s->out_m, tile + r * CONV_WIDTH, width);
     }
@@ -192,22 +216,42 @@ static void conv_put(const struct MothConvStrip *s, int64_t rows, const real *ti
   }
 }
 
-/* `have` of a panel's n channels, with the planes as one run: vectors cross the ends of rows. */
-static void conv_flat(const struct MothConvStrip *s, int64_t n, int64_t have, const real *w,
-                      const real *bias, real *out) {
+/* The bias of a panel of n channels from i on, padded; NULL: there is none. */
+static const real *conv_bias_of(const struct MothConvStrip *s, int64_t i, int64_t n, real *to) {
+  for (int64_t r = 0; s->bias && r < n; r++)
+    to[r] = i + r < s->m ? ((const real *)s->bias)[i + r] : 0;
+  return s->bias ? to : NULL;
+}
+
+/* Channels [begin, end) with the planes as one run: vectors cross the ends of rows. A piece of a run and of the sum is in the
+ * first cache while all channels take it; their sums wait in `tiles`. */
+static void conv_flat(const struct MothConvStrip *s, int64_t begin, int64_t end, const real *w) {
   const real *planes = s->planes;
-  real tile[CONV_M * CONV_WIDTH];
+  real tiles[CONV_MOST * CONV_WIDTH], bias[CONV_M];
   int64_t length = (s->rows - 1) * s->pitch + s->cols;
   int64_t y = 0, x = 0; /* coordinates of l */
   for (int64_t l = 0; l < length; l += CONV_WIDTH) {
     int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
     int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
-    ConvTile run = conv_tiles[n > 1][v - 1];
-    if (have == n && width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1) {
-      run(out + y * s->out_row + x, s->out_m, w, planes + l, s->at, s->kk, bias);
-    } else {
-      run(tile, CONV_WIDTH, w, planes + l, s->at, s->kk, bias);
-      conv_put(s, have, tile, y, x, width, out);
+    bool whole = width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1;
+    for (int64_t k = 0; k < s->kk; k += s->deep) {
+      int64_t kn = s->kk - k < s->deep ? s->kk - k : s->deep;
+      real *tile = tiles;
+      const real *panel = w;
+      for (int64_t i = begin, n; i < end; i += n, panel += n * s->kk, tile += n * CONV_WIDTH) {
+        n = conv_panel(s->m - i);
+        int64_t have = s->m - i < n ? s->m - i : n;
+        ConvTile run = conv_tiles[n > 1][v - 1];
+        const real *b = k ? NULL : conv_bias_of(s, i, n, bias);
+        real *out = (real *)s->out + i * s->out_m;
+        if (kn == s->kk && have == n && whole) {
+          run(out + y * s->out_row + x, s->out_m, panel, planes + l, s->at, kn, b, false);
+          continue;
+        }
+        run(tile, CONV_WIDTH, panel + k * n, planes + l, s->at + k, kn, b, k > 0);
+        if (k + kn == s->kk)
+          conv_put(s, have, tile, y, x, width, out);
+      }
     }
     x += width;
     while (x >= s->pitch) {
@@ -234,16 +278,18 @@ MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   /* Vectors across the ends of rows must be split afterwards: not worth it for short sums. */
   bool by_rows =
       s->kk <= CONV_FEW && s->out_col == 1 && s->out_row == s->cols && s->cols >= CONV_LANES;
+  int64_t most = CONV_WEIGHTS / (int64_t)sizeof(real) / s->kk / CONV_M * CONV_M;
+  most = most > CONV_MOST ? CONV_MOST : most < CONV_M ? CONV_M : most;
   real bias[CONV_M];
   for (int64_t i = 0; i < s->m;) {
     int64_t n = conv_panel(s->m - i), have = s->m - i < n ? s->m - i : n;
-    for (int64_t r = 0; s->bias && r < n; r++)
-      bias[r] = r < have ? ((const real *)s->bias)[i + r] : 0;
-    real *out = (real *)s->out + i * s->out_m;
-    if (by_rows && have == n)
-      conv_rows(s, n, w, s->bias ? bias : NULL, out);
-    else
-      conv_flat(s, n, have, w, s->bias ? bias : NULL, out);
+    if (by_rows && have == n) {
+      conv_rows(s, n, w, conv_bias_of(s, i, n, bias), (real *)s->out + i * s->out_m);
+    } else { /* some panels; all, if they are short of a block */
+      n = by_rows ? n : most;
+      have = s->m - i < n ? s->m - i : n;
+      conv_flat(s, i, i + have, w);
+    }
     if (s->behind)
       conv_behind(s, i, have);
     w += n * s->kk;
@@ -303,6 +349,14 @@ MOTH_TYPED_REAL void conv_dots(const struct MothConvDots *d) {
   }
 }
 
+MOTH_TYPED_REAL void conv_bias(const struct MothConvBias *p) {
+  for (int64_t i = 0; i < p->rows; i++) {
+    real *to = (real *)p->out + i * p->row;
+    const real bias = ((const real *)p->bias)[i];
+    MOTH_VECTOR for (int64_t j = 0; j < p->n; j++) to[j] += bias;
+  }
+}
+
 /* --- columns: kernels/cpu/conv_columns.c --------------------------------------------------------- */
 
 #if defined __AVX512F__ && MOTH_REAL_KIND == 1
@@ -350,8 +404,7 @@ MOTH_TYPED_REAL void conv_columns(const struct MothConvColumns *p) {
         for (int64_t y = a.lo; y < a.hi; y++, to += line, s += down) {
           memset(to, 0, (size_t)(a.from * n) * sizeof(real));
           if (n == 1)
-            for (int64_t x = a.from; x < a.to; x++)
-              to[x] = s[x * g->stride[1]];
+            conv_strided(to + a.from, s + a.from * g->stride[1], g->stride[1], a.to - a.from);
           else
             for (int64_t x = a.from; x < a.to; x++)
               conv_copy(to + x * n, s + x * g->stride[1] * n, n);

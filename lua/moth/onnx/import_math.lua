@@ -48,8 +48,15 @@ rule("IsInf", "detect_negative=1 detect_positive=1", function(c, x)
   if c.detect_positive == 0 then inf = inf:logical_and(x:lt(0)) end
   return inf
 end)
+-- A bound that is a number of the file, or none.
+local function is_fixed(c, v)
+  return not B.is_tensor(v) or c.run.static[v] == "constant" and v:numel() == 1
+end
 rule("Clip", "min max consumed_inputs", function(c, x, low, high)
   low, high = low or c.min, high or c.max
+  if (low or high) and x:is_floating_point() and is_fixed(c, low) and is_fixed(c, high) then
+    return moth.clamp(x, c:number(low), c:number(high))
+  end
   if low then x = moth.maximum(x, B.is_tensor(low) and low or moth.full({}, low, { dtype = x:dtype() })) end
   if high then x = moth.minimum(x, B.is_tensor(high) and high or moth.full({}, high, { dtype = x:dtype() })) end
   return x
