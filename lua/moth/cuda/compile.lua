@@ -14,8 +14,8 @@
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local program = require "moth.cuda.program"
 local signature = require "moth.utils.signature"
-local toolchain = require "moth.utils.toolchain"
 local each = require "moth.each"
 local C = B.cuda
 
@@ -184,61 +184,6 @@ end
 
 function Kernel:__tostring() return ("<moth.cuda kernel %s>"):format(self.name) end
 
-local programs = {}
-
-local LIMIT = 256 * 2 ^ 20 -- bytes of compiled programs that are kept
-
--- What compiles: its version. An emulation is as old as its library.
-local version
-local function compiler()
-  if not version then
-    local i, name, number = 1, C.library(1)
-    while name and name ~= "NVRTC" do
-      i = i + 1
-      name, number = C.library(i)
-    end
-    version = ("NVRTC %s"):format(tostring(number))
-    if os.getenv("MOTH_CUDA") == "emu" then
-      local library = toolchain.quoted(B.library_path()) .. "/libmoth_cudaemu.so"
-      version = version .. toolchain.output("stat -c '%s %Y' " .. library)
-    end
-  end
-  return version
-end
-
--- The program, compiled where it was not yet: its image is kept in the user's folder, by a hash of all that it comes
--- from.
-local function program(key, ...)
-  local folder = toolchain.folder("cuda")
-  if not folder then return (C.program(...)) end
-  local name = B.sha256(table.concat({ key, compiler(), B.version_string }, "\0")):sub(1, 32) .. ".cubin"
-  local made
-  local arguments = { n = select("#", ...), ... }
-  local function make(work)
-    local ok, p, image = pcall(C.program, unpack(arguments, 1, arguments.n))
-    if not ok then error(p, 0) end
-    made = p
-    local file, message = io.open(work, "wb")
-    if not file then return nil, message end
-    file:write(image)
-    file:close()
-    return true
-  end
-  for _ = 1, 2 do
-    made = nil
-    local path = toolchain.keep { folder = folder, name = name, make = make, limit = LIMIT }
-    if made then return made end
-    local image = path and toolchain.kept(path)
-    if image then
-      arguments[arguments.n + 1] = image
-      local ok, p = pcall(C.program, unpack(arguments, 1, arguments.n + 1))
-      if ok then return p end
-      os.remove(path)
-    end
-  end
-  return (C.program(...))
-end
-
 --- compile(source, name, { headers = { ["name.h"] = text }, options = { "-DN=4" } }): the kernel `name` of a source in
 -- CUDA C++: the name of a function, or an expression as "scale<float>". A list of names gives as many kernels.
 return signature("cuda.compile(string source, string|list name, *, table headers?, list options?)",
@@ -254,14 +199,10 @@ return signature("cuda.compile(string source, string|list name, *, table headers
     for key in each(headers or {}) do header_names[#header_names + 1] = key end
     table.sort(header_names)
     for i, key in ipairs(header_names) do texts[i] = headers[key] end
-    local p = C.properties(device)
-    local key = table.concat({ p.major, p.minor, table.concat(names, "\1"), table.concat(header_names, "\1"),
-      table.concat(texts, "\1"), table.concat(options or {}, "\1"), source }, "\0")
-    programs[key] = programs[key] or program(key, device, names[1] .. ".cu", source, names, header_names, texts,
-      options or {})
+    local made = program.new(device, source, names, header_names, texts, options)
     local kernels = {}
     for i, kernel in ipairs(names) do
-      kernels[i] = setmetatable({ name = kernel, program = programs[key], i = i,
+      kernels[i] = setmetatable({ name = kernel, program = made, i = i,
         parameters = parameters(source, kernel) }, Kernel)
     end
     return unpack(kernels)
