@@ -99,13 +99,17 @@ struct MothCudaFunction {
   char *name;
 };
 struct MothCudaProgram {
+  int refs, n;
   cudaLibrary_t library;
-  int n;
   MothCudaFunction *functions;
 };
 
+void moth_cuda_program_retain(MothCudaProgram *p) {
+  __atomic_fetch_add(&p->refs, 1, __ATOMIC_RELAXED);
+}
+
 void moth_cuda_program_free(MothCudaProgram *p) {
-  if (!p)
+  if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1)
     return;
   for (int i = 0; i < p->n; i++)
     free(p->functions[i].name);
@@ -196,6 +200,7 @@ MothStatus moth_cuda_program_new(int device, const MothCudaSource *s, MothCudaPr
   MothCudaProgram *p = (MothCudaProgram *)calloc(1, sizeof *p);
   if (!p)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: a program");
+  p->refs = 1;
   MothStatus status = s->image ? load(s->image, s->image_size, s, p) : load(c.image, c.size, s, p);
   if (status != MOTH_OK)
     moth_cuda_program_free(p);

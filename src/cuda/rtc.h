@@ -4,6 +4,7 @@
 #include "cuda/runtime.h"
 
 MothStatus moth_cuda_program_new(int device, const MothCudaSource *source, MothCudaProgram **out);
+void moth_cuda_program_retain(MothCudaProgram *p);
 void moth_cuda_program_free(MothCudaProgram *p);
 MothStatus moth_cuda_program_kernel(MothCudaProgram *p, int i, MothCudaFunction **out);
 MothStatus moth_cuda_function_launch(MothCudaFunction *f, int device, const unsigned *grid,

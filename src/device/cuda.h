@@ -102,7 +102,8 @@ typedef struct MothCudaApi {
    * grid and block are three numbers each, args point at the values of the kernel's parameters. occupancy: blocks of
    * so many threads that a multiprocessor holds at once */
   MothStatus (*program_new)(int device, const MothCudaSource *source, MothCudaProgram **out);
-  void (*program_free)(MothCudaProgram *p); /* waits for the current device */
+  void (*program_retain)(MothCudaProgram *p);
+  void (*program_free)(MothCudaProgram *p); /* the last reference waits for the current device */
   MothStatus (*program_kernel)(MothCudaProgram *p, int i, MothCudaFunction **out);
   MothStatus (*launch)(MothCudaFunction *f, int device, const unsigned *grid, const unsigned *block,
                        size_t shared, void **args);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "device/cuda.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
@@ -116,6 +117,8 @@ void moth_plan_release(MothPlan *p) {
     for (uint32_t k = 0; k < s->nlaunches; k++) {
       free(s->launches[k].at);
       free(s->launches[k].numbers);
+      if (s->launches[k].program)
+        moth_cuda_api()->program_free(s->launches[k].program);
     }
     free(s->launches);
     free(s->text);
@@ -235,6 +238,8 @@ MothStatus moth_plan_add_node(MothPlan *p, const MothGraphNode *n) {
 static void *library_of(MothRange fn) {
   Dl_info info;
   void *address;
+  if (!fn)
+    return NULL;
   memcpy(&address, &fn, sizeof address);
   if (!dladdr(address, &info) || !info.dli_fname)
     return NULL;
@@ -252,7 +257,18 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
                            .nnumbers = from->nnumbers,
                            .no_memory = from->no_memory,
                            .reach = from->reach,
-                           .outside = from->outside};
+                           .outside = from->outside,
+                           .threads = from->threads,
+                           .shared = from->shared};
+  if (from->program) {
+    const MothCudaApi *api = moth_cuda_api();
+    if (from->n > INT32_MAX)
+      return moth_fail(MOTH_ERR_VALUE, "plan: a grid of %lld programs", (long long)from->n);
+    if (!api)
+      return MOTH_ERR_STATE;
+    MOTH_TRY(api->program_kernel(from->program, from->kernel, &to->kernel));
+    api->program_retain(to->program = from->program);
+  }
   to->at = malloc(sizeof *to->at * ((size_t)nat + 1));
   to->numbers = malloc(sizeof *to->numbers * ((size_t)from->nnumbers + 1));
   uint64_t *slots = realloc(p->slots, sizeof *slots * ((size_t)p->nslots + from->nslots + 1));
@@ -279,7 +295,8 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
       return moth_fail(MOTH_ERR_VALUE, "plan: slot %lld of %u", (long long)last, from->nslots);
   }
   if ((from->no_memory && from->no_memory >= from->nslots) ||
-      (from->reach && from->outside + 4 > from->nslots))
+      (from->reach && from->outside + (from->program ? 1 : 4) > from->nslots) ||
+      (from->program && (!from->nslots || from->nslots > MOTH_PLAN_PARAMETERS)))
     return moth_fail(MOTH_ERR_VALUE, "plan: slots %u and %u of %u", from->no_memory, from->outside,
                      from->nslots);
   return MOTH_OK;
@@ -310,8 +327,15 @@ MothStatus moth_plan_add_kernel(MothPlan *p, const MothPlanKernel *k) {
     s->values[i] = p->refs_of[p->slots_of[r->node->id] + r->result];
   }
   for (uint32_t i = 0; i < k->ntemporaries; i++) {
-    MOTH_TRY(moth_plan_add_value(p, NULL, &s->values[nvalues + i]));
-    p->values[s->values[nvalues + i]].bytes = k->temporaries[i];
+    MothTensor *fake = NULL; /* on a GPU a tensor is made for each */
+    int64_t length = k->temporaries[i] / 8;
+    if (k->nlaunches && k->launches[0].program && nvalues)
+      MOTH_TRY(moth_tensor_new_fake(1, &length, MOTH_INT64, p->values[s->values[0]].fake->device,
+                                    &fake));
+    MOTH_TRY(moth_plan_add_value(p, fake, &s->values[nvalues + i]));
+    MothPlanValue *v = &p->values[s->values[nvalues + i]];
+    v->bytes = k->temporaries[i];
+    v->temporary = true;
   }
   s->nresults = k->nresults;
   s->nreads = k->noperands + k->ntemporaries;

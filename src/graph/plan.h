@@ -35,6 +35,11 @@ typedef struct MothPlanLaunch {
    * slot of an address the one is that gets the number of elements there, and the first of the four slots of
    * src/codegen/tile_c.lua that it sets. Each 0: there is none. */
   uint32_t no_memory, reach, outside;
+  /* On a GPU, in the place of fn: a kernel of a program, from 0, whose parameters are the slots behind the first one; n is
+   * its grid. The slot `outside` gets the address of four int64s, which are 0. */
+  struct MothCudaProgram *program;
+  int kernel;
+  uint32_t threads, shared;
 } MothPlanLaunch;
 
 typedef struct MothPlanNumber {

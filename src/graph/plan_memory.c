@@ -50,7 +50,8 @@ static MothPlanPlace place_of_result(const MothPlan *p, const MothPlanStep *s, u
     return MOTH_PLACE_GIVEN;
   if (s->kind == MOTH_STEP_VIEW)
     return MOTH_PLACE_VIEW;
-  return p->values[id].owned ? MOTH_PLACE_FRESH : MOTH_PLACE_ARENA;
+  bool here = p->values[id].fake->device.type == MOTH_CPU; /* as the arena is */
+  return p->values[id].owned || !here ? MOTH_PLACE_FRESH : MOTH_PLACE_ARENA;
 }
 
 /* Places and lives. */
@@ -68,8 +69,8 @@ static MothStatus mark_lives(MothPlan *p) {
     }
     for (uint32_t k = 0; k < s->nreads; k++) {
       uint32_t id = s->values[s->nresults + k];
-      if (p->values[id].place == MOTH_PLACE_NONE && !p->values[id].fake) { /* a temporary */
-        p->values[id].place = MOTH_PLACE_ARENA;
+      if (p->values[id].place == MOTH_PLACE_NONE && p->values[id].temporary) {
+        p->values[id].place = p->values[id].fake ? MOTH_PLACE_FRESH : MOTH_PLACE_ARENA;
         p->values[id].first = i;
       }
       if (p->values[id].place == MOTH_PLACE_NONE)

@@ -6,6 +6,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/kept.h"
+#include "device/cuda.h"
 #include "dispatch/lazy.h"
 #include "dispatch/subclass.h"
 #include "graph/blocks.h"
@@ -152,9 +153,9 @@ static MothStatus make_apart(const MothPlan *p, MothPlanFrame *f, uint32_t k) {
 
 /* --- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Tensors for those results that are not in the arena. */
+/* Tensors for those results, and temporaries, that are not in the arena. */
 static MothStatus make_fresh(const MothPlan *p, MothPlanFrame *f, const MothPlanStep *s) {
-  for (uint32_t i = 0; i < s->nresults; i++) {
+  for (uint32_t i = 0; i < s->nresults + s->nreads; i++) {
     uint32_t id = s->values[i];
     const MothPlanValue *v = &p->values[id];
     if (v->place == MOTH_PLACE_FRESH && !f->values[id])
@@ -281,9 +282,9 @@ static int64_t reach_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) 
 }
 
 static MothStatus outside(const MothPlan *p, const MothPlanStep *s, const MothPlanFrame *f,
-                          const MothPlanLaunched *l, const uint64_t *slots) {
+                          const MothPlanLaunched *l, const uint64_t *noted) {
   static const char *const done[] = {"load of", "store to", "atomic on"};
-  uint64_t which = slots[l->outside] - 1;
+  uint64_t which = noted[0] - 1;
   uint32_t i = 0, n = s->nresults + s->nreads;
   while (i < n && l->at[i] != (int32_t)(which / 3) + 1) /* the first slot is the kernel's number */
     i++;
@@ -296,8 +297,42 @@ static MothStatus outside(const MothPlan *p, const MothPlanStep *s, const MothPl
       "outside of its memory, which has %lld elements; this is a mistake of moth, please report it",
       s->text ? s->text : "?", done[which % 3], i < s->nresults ? "result" : "operand",
       i < s->nresults ? i + 1 : i - s->nresults + 1,
-      t ? moth_tensor_format(t, buf, sizeof buf) : "a temporary", (long long)slots[l->outside + 1],
-      (long long)slots[l->outside + 3], (long long)(i < n ? reach_of(p, f, s->values[i]) : 0));
+      t ? moth_tensor_format(t, buf, sizeof buf) : "a temporary", (long long)noted[1],
+      (long long)noted[3], (long long)(i < n ? reach_of(p, f, s->values[i]) : 0));
+}
+
+/* What a kernel has noted of an access outside of its memory: `out`, on the GPU. */
+static MothStatus look_outside(const MothPlan *p, const MothPlanStep *s, const MothPlanFrame *f,
+                               const MothPlanLaunched *l, MothTensor *out) {
+  uint64_t noted[4];
+  MothTensor *here;
+  MOTH_TRY(moth_tensor_new(1, out->shape, MOTH_INT64, (MothDevice){MOTH_CPU, 0}, &here));
+  MothStatus status = moth_copy_(here, out, false);
+  if (status == MOTH_OK)
+    memcpy(noted, here->data, sizeof noted);
+  moth_tensor_release(here);
+  return status != MOTH_OK ? status : noted[0] ? outside(p, s, f, l, noted) : MOTH_OK;
+}
+
+static MothStatus launch_on_gpu(const MothPlan *p, const MothPlanStep *s, const MothPlanFrame *f,
+                                const MothPlanLaunched *l, uint64_t *slots) {
+  void *args[MOTH_PLAN_PARAMETERS];
+  MothTensor *out = NULL;
+  MothDevice device = p->values[s->values[0]].fake->device;
+  unsigned grid[3] = {(unsigned)l->n, 1, 1}, block[3] = {l->threads, 1, 1};
+  if (l->reach) {
+    int64_t four = 4;
+    MOTH_TRY(moth_zeros(&four, 1, moth_v_dtype(MOTH_INT64), moth_v_device(device), &out));
+    slots[l->outside] = (uint64_t)(uintptr_t)out->data;
+  }
+  for (uint32_t i = 1; i < l->nslots; i++)
+    args[i - 1] = &slots[i];
+  MothStatus status =
+      moth_cuda_api()->launch(l->kernel, device.index, grid, block, l->shared, args);
+  if (status == MOTH_OK && out)
+    status = look_outside(p, s, f, l, out);
+  moth_tensor_release(out);
+  return status;
 }
 
 static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
@@ -323,11 +358,15 @@ static MothStatus run_launches(const MothPlan *p, const MothPlanStep *s, MothPla
       memcpy(&slots[l->numbers[i].slot], l->numbers[i].is_float ? (void *)&d : (void *)&whole,
              sizeof *slots);
     }
+    if (l->program) {
+      MOTH_TRY(launch_on_gpu(p, s, f, l, slots));
+      continue;
+    }
     moth_parallel_for(l->n, l->grain, l->fn, slots);
     if (l->no_memory && slots[l->no_memory])
       return moth_fail(MOTH_ERR_MEMORY, "out of memory: none for the blocks of a generated kernel");
     if (l->reach && slots[l->outside])
-      return outside(p, s, f, l, slots);
+      return outside(p, s, f, l, slots + l->outside);
   }
   return MOTH_OK;
 }

@@ -21,6 +21,7 @@ typedef struct MothPlanValue {
   uint8_t place;
   bool owned;     /* an output, or may share memory with one: never in the arena */
   bool read;      /* by a step */
+  bool temporary; /* memory for the time of a step */
   uint32_t of;    /* of a view: the value that it is a view of; else itself */
   uint32_t input; /* of an input: its number */
   uint32_t header;
@@ -62,6 +63,9 @@ typedef struct MothPlanLaunched {
   int32_t *at;
   MothPlanNumber *numbers;
   uint32_t nnumbers, no_memory, reach, outside;
+  struct MothCudaProgram *program; /* retained; NULL: fn runs */
+  struct MothCudaFunction *kernel;
+  uint32_t threads, shared;
 } MothPlanLaunched;
 
 typedef struct MothPlanStep {
@@ -109,8 +113,9 @@ typedef struct MothPlanBound {
 } MothPlanBound;
 
 enum {
-  MOTH_PLAN_SIZES = 64
-}; /* plans for other sizes that are kept, and sizes that were seen once */
+  MOTH_PLAN_SIZES = 64, /* plans for other sizes that are kept, and sizes that were seen once */
+  MOTH_PLAN_PARAMETERS = 500 /* slots of a launch on a GPU: a kernel has 4 KB of parameters */
+};
 
 struct MothPlan {
   MothRefs refs;

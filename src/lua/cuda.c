@@ -361,10 +361,14 @@ static int program_gc(lua_State *L) {
     h->u.program = NULL;
   return 0;
 }
+MothCudaProgram *moth_lua_cuda_program(lua_State *L, int idx) {
+  return ((Handle *)moth_lua_check_handle(L, idx, MAGIC_PROGRAM, "program of moth.cuda"))
+      ->u.program;
+}
 static MothCudaFunction *kernel_at(lua_State *L, int idx) { /* (program, i from 1) */
   MothCudaFunction *f = NULL;
-  Handle *h = moth_lua_check_handle(L, idx, MAGIC_PROGRAM, "program of moth.cuda");
-  moth_lua_done(L, need(L)->program_kernel(h->u.program, (int)moth_lua_number(L, idx + 1) - 1, &f));
+  MothCudaProgram *p = moth_lua_cuda_program(L, idx);
+  moth_lua_done(L, need(L)->program_kernel(p, (int)moth_lua_number(L, idx + 1) - 1, &f));
   return f;
 }
 /* launch(program, i, device, gx, gy, gz, bx, by, bz, shared, the bytes of each argument …) */

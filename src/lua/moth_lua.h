@@ -230,6 +230,8 @@ void moth_lua_open_memory(lua_State *L);
 void moth_lua_open_media(lua_State *L);
 void moth_lua_open_profile(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
+/* The program of moth_lua.cuda at idx, or an error. */
+struct MothCudaProgram *moth_lua_cuda_program(lua_State *L, int idx);
 void moth_lua_open_compile(lua_State *L);
 void moth_lua_open_graphs(lua_State *L);
 void moth_lua_open_segments(lua_State *L);

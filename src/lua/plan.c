@@ -88,16 +88,26 @@ static void read_values(lua_State *L, const MothGraph *g, MothGraphRef *to, uint
 static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
   MothPlanLaunch l;
   size_t bytes;
-  uintptr_t address = (uintptr_t)integer_field(L, idx, "fn", 1);
-  memcpy(&l.fn, &address, sizeof l.fn);
+  memset(&l, 0, sizeof l);
+  lua_getfield(L, idx, "program");
+  if (lua_isnil(L, -1)) {
+    uintptr_t address = (uintptr_t)integer_field(L, idx, "fn", 1);
+    memcpy(&l.fn, &address, sizeof l.fn);
+    l.grain = integer_field(L, idx, "grain", 1);
+    l.no_memory = (uint32_t)integer_field(L, idx, "no_memory", 0);
+  } else {
+    l.program = moth_lua_cuda_program(L, lua_gettop(L));
+    l.kernel = (int)integer_field(L, idx, "kernel", 1) - 1;
+    l.threads = (uint32_t)integer_field(L, idx, "threads", 1);
+    l.shared = (uint32_t)integer_field(L, idx, "shared", 0);
+  }
+  lua_pop(L, 1);
   l.n = integer_field(L, idx, "n", 0);
-  l.grain = integer_field(L, idx, "grain", 1);
+  l.reach = (uint32_t)integer_field(L, idx, "reach", 0);
+  l.outside = (uint32_t)integer_field(L, idx, "outside", 0);
   lua_getfield(L, idx, "slots");
   const char *slots = moth_lua_bytes(L, lua_gettop(L), &bytes);
   l.nslots = (uint32_t)(bytes / sizeof(uint64_t));
-  l.no_memory = (uint32_t)integer_field(L, idx, "no_memory", 0);
-  l.reach = (uint32_t)integer_field(L, idx, "reach", 0);
-  l.outside = (uint32_t)integer_field(L, idx, "outside", 0);
   uint64_t *copy = lua_newuserdata(L, bytes + 8);
   memcpy(copy, slots, bytes);
   l.slots = copy;
@@ -129,8 +139,8 @@ static MothPlanLaunch read_launch(lua_State *L, int idx, uint32_t nat) {
 
 /* The table at idx: { nodes = ids, results = values, operands = values, temporaries = bytes of each, in_place =, launches = {
  * { fn = address, n =, grain =, slots = their bytes, at = slots from 0 (-1: none) of results, operands and temporaries,
- * numbers = { { slot =, number =, is_float = }, … }, no_memory =, reach =, outside = as in MothPlanLaunch }, … }, text = its
- * name }. */
+ * numbers = { { slot =, number =, is_float = }, … }, no_memory =, reach =, outside = as in MothPlanLaunch; on a GPU, for fn and
+ * grain: program = of moth_lua.cuda, kernel = from 1, threads =, shared = }, … }, text = its name }. */
 static MothStatus add_kernel(lua_State *L, MothPlan *p, const MothGraph *g, int idx) {
   MothPlanKernel k = {0};
   luaL_checkstack(L, 64, "plan");
