@@ -432,6 +432,14 @@ function Emit:axis_size(k)
   return self.sizes[k]
 end
 
+-- The elements of a block of axis k. On a GPU a program has no more threads than its blocks have work for.
+function Emit:block(k)
+  local n = self.knobs.block
+  while self.group.device ~= "cpu" and n > 32 and n / 2 >= self.axes[k].size do n = n / 2 end
+  self.biggest = n
+  return n
+end
+
 -- Goes over axis k in blocks, from lo to hi (nil: all of it).
 function Emit:blocks(k, lo, hi, block, here, body)
   local b = self.b

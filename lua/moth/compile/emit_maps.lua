@@ -6,11 +6,6 @@ local lower = require "moth.compile.lower"
 local is_value, is_apart, minimum = lower.is_value, Emit.is_apart, Emit.minimum
 local i64, f32 = dtypes.int64, dtypes.float32
 
--- Elements of a row that one program takes, and those of a block.
-local CHUNK, BLOCK = 16384, 1024
--- Rows and columns of a tile, where operands lie along different axes.
-local TILE = { 64, 16 }
-
 -- The axis along which an operand lies that does not lie along the last one: maps of such go over tiles of both.
 function Emit:other_axis(all)
   local last = #self.axes
@@ -22,8 +17,9 @@ function Emit:other_axis(all)
   end
 end
 
--- Blocks of numbers that are one for all elements, made ahead of the loop.
+-- Blocks of numbers that are one for all elements, made ahead of the loop: for the vectors of a CPU.
 function Emit:stay_ahead(here, shape)
+  if self.group.device ~= "cpu" then return end
   local b, last, kept = self.b, #self.axes, {}
   here.stay = function(x) return kept[x] end
   for _, call in ipairs(self.group.calls) do
@@ -47,8 +43,8 @@ function Emit:stay_ahead(here, shape)
 end
 
 function Emit:tiles(other)
-  local b, last = self.b, #self.axes
-  local across, down = math.ceil(self.axes[last].size / TILE[2]), math.ceil(self.axes[other].size / TILE[1])
+  local b, last, rows, columns = self.b, #self.axes, self.knobs.rows, self.knobs.columns
+  local across, down = math.ceil(self.axes[last].size / columns), math.ceil(self.axes[other].size / rows)
   local pid = b:pure { op = "program_id", axis = 0, d = i64, shape = {}, weak = true }
   local rest, column = self:split(pid, self:size(across))
   local more, row = self:split(rest, self:size(down))
@@ -60,22 +56,23 @@ function Emit:tiles(other)
   end
   local here = { at = at, memo = {}, reduced = {} }
   here.rows = here.memo
-  self:stay_ahead(here, { TILE[2] })
+  self:stay_ahead(here, { columns })
   local function range(start, size, length)
     return self:add(self:mul(start, self:const(length)), b:pure { op = "arange", d = i64, shape = { size }, lo = 0 })
   end
-  at[other] = b:expand(range(row, TILE[1], TILE[1]), 2)
-  at[last] = range(column, TILE[2], TILE[2])
+  at[other] = b:expand(range(row, rows, rows), 2)
+  at[last] = range(column, columns, columns)
   here.mask = b:binary("bitwise_and", b:binary("lt", at[other], self:axis_size(other)),
     b:binary("lt", at[last], self:axis_size(last)))
   self:stores(self.group.results, here)
-  self.grid, self.work = n * across * down, TILE[1] * TILE[2]
+  self.grid, self.work, self.biggest = n * across * down, rows * columns, rows * columns
 end
 
 function Emit:flat()
   local b, last = self.b, #self.axes
-  local n = self.axes[last].size
-  local pieces, rows = math.max(1, math.ceil(n / CHUNK)), 1
+  local n, block = self.axes[last].size, self:block(last)
+  local chunk = math.max(block, self.knobs.chunk)
+  local pieces, rows = math.max(1, math.ceil(n / chunk)), 1
   for k = 1, last - 1 do rows = rows * self.axes[k].size end
   local pid = b:pure { op = "program_id", axis = 0, d = i64, shape = {}, weak = true }
   local at, lo, hi = {}, nil, nil
@@ -87,14 +84,14 @@ function Emit:flat()
   end
   if last > 1 then self:positions(row, function(_, k) return k < last end, at) end
   if piece then
-    lo = self:mul(piece, self:const(CHUNK))
-    hi = minimum(self, self:add(lo, self:const(CHUNK)), self:axis_size(last))
+    lo = self:mul(piece, self:const(chunk))
+    hi = minimum(self, self:add(lo, self:const(chunk)), self:axis_size(last))
   end
   local here = { at = at, memo = {}, reduced = {} }
   here.rows = here.memo
-  self:stay_ahead(here, { BLOCK })
-  self:blocks(last, lo, hi, BLOCK, here, function(inside) self:stores(self.group.results, inside) end)
-  self.grid, self.work = rows * pieces, math.min(n, CHUNK)
+  self:stay_ahead(here, { block })
+  self:blocks(last, lo, hi, block, here, function(inside) self:stores(self.group.results, inside) end)
+  self.grid, self.work = rows * pieces, math.min(n, chunk)
 end
 
 return Emit

@@ -7,9 +7,6 @@ local tile = require "moth.codegen.tile"
 local is_value, accumulator, joined, minimum = lower.is_value, Emit.accumulator, Emit.join_formula, Emit.minimum
 local i64 = dtypes.int64
 
--- Elements of a block; columns of one; elements that a program takes of what it shares with others.
-local BLOCK, COLUMNS, SHARE = 1024, 512, 32768
-
 -- Reductions and full results by stage.
 function Emit:by_stage()
   local reductions, fulls, most = {}, {}, 0
@@ -127,7 +124,7 @@ function Emit:rows()
     self:row_values(here, s)
     if reductions[s] or fulls[s] then
       self:down(outer, 1, here, function(place)
-        self:blocks(last, nil, nil, BLOCK, place, function(inside)
+        self:blocks(last, nil, nil, self:block(last), place, function(inside)
           self:park(parked, s, inside)
           for i, call in ipairs(reductions[s] or {}) do
             local x = self:reduced_operand(call, inside)
@@ -164,7 +161,8 @@ end
 
 -- Reductions whose programs share their elements, `columns`: or go down blocks of the last axis.
 function Emit:shared(columns)
-  local b, last = self.b, #self.axes
+  local b, last, wide, most = self.b, #self.axes, self.knobs.wide, self.knobs.share
+  local size_of_block = self:block(last)
   local reductions, fulls, rows = self:by_stage()
   reductions, fulls = reductions[0] or {}, fulls[0] or {}
   local split, others, nkept, length = nil, {}, 1, 1
@@ -180,19 +178,20 @@ function Emit:shared(columns)
   for k, axis in ipairs(self.axes) do
     if axis.reduced and k ~= split and (columns or k < last) then others[#others + 1] = k end
   end
-  local blocks = columns and math.ceil(self.axes[last].size / COLUMNS) or 1
+  local blocks = columns and math.ceil(self.axes[last].size / wide) or 1
   local programs = columns and nkept / self.axes[last].size * blocks or nkept
-  local width = columns and math.min(self.axes[last].size, COLUMNS) or 1
+  local width = columns and math.min(self.axes[last].size, wide) or 1
   local size = self.axes[split].size
-  local share = math.max(1, math.ceil(SHARE / math.max(1, length / size * width)))
-  if split == last then share = math.max(BLOCK, math.floor(share / BLOCK) * BLOCK) end
+  local share = math.max(1, math.ceil(most / math.max(1, length / size * width)))
+  if split == last then share = math.max(size_of_block, math.floor(share / size_of_block) * size_of_block) end
   local chunks = math.max(1, math.ceil(size / share))
   chunks = math.min(chunks, columns and 64 or 1024)
   share = math.ceil(size / chunks)
-  if split == last then share = math.ceil(share / BLOCK) * BLOCK end
+  if split == last then share = math.ceil(share / size_of_block) * size_of_block end
   chunks = math.max(1, math.ceil(size / share))
 
-  local block = columns and { COLUMNS } or {}
+  local block = columns and { wide } or {}
+  if columns then self.biggest = wide end
   local pid = b:pure { op = "program_id", axis = 0, d = i64, shape = {}, weak = true }
   local phase = chunks > 1 and self:param { size = 0, phase = true }
   local nkept_p = chunks > 1 and self:param { size = nkept }
@@ -209,8 +208,8 @@ function Emit:shared(columns)
       else
         row = self:const(0)
       end
-      local columns_at = self:add(self:mul(piece, self:const(COLUMNS)),
-        b:pure { op = "arange", d = i64, shape = { COLUMNS }, lo = 0 })
+      local columns_at = self:add(self:mul(piece, self:const(wide)),
+        b:pure { op = "arange", d = i64, shape = { wide }, lo = 0 })
       here.at[last] = columns_at
       here.mask = b:binary("lt", columns_at, self:axis_size(last))
       here.column, here.row = columns_at, row
@@ -275,11 +274,11 @@ function Emit:shared(columns)
       self:loop(lo, b:binary("sub", hi, self:const(1)), 1, function(index)
         self:down(others, 1, at_index(index), function(deep)
           if columns then return visit(deep) end
-          self:blocks(last, nil, nil, BLOCK, deep, visit)
+          self:blocks(last, nil, nil, size_of_block, deep, visit)
         end)
       end)
     else
-      self:down(others, 1, here, function(deep) self:blocks(last, lo, hi, BLOCK, deep, visit) end)
+      self:down(others, 1, here, function(deep) self:blocks(last, lo, hi, size_of_block, deep, visit) end)
     end
     return vars
   end
@@ -346,7 +345,7 @@ function Emit:shared(columns)
   finish(here, nodes)
   local no = b:leave()
   b:put { op = "if", first, yes = yes, no = no }
-  self.grid, self.second, self.work = programs * chunks, programs, SHARE
+  self.grid, self.second, self.work = programs * chunks, programs, most
   self.phase = phase.index
 end
 

@@ -184,6 +184,7 @@ end
 
 -- What a call would be in group g; nil: it does not fit.
 local function place(g, call)
+  if call.results[1].facts.device ~= g.device then return nil end
   if #g.calls >= CALLS or g.noperands >= OPERANDS then return nil end
   if call.into then
     local info = not g.dims and map_in(g, call)
@@ -200,7 +201,7 @@ end
 -- Whether two groups can become one.
 local function can_merge(a, b)
   if (a.written or b.written) and (a.dims or b.dims or conflict(a, b) or conflict(b, a)) then return false end
-  if not same(a.shape, b.shape) or #a.calls + #b.calls > CALLS or a.noperands + b.noperands > OPERANDS then
+  if a.key ~= b.key or #a.calls + #b.calls > CALLS or a.noperands + b.noperands > OPERANDS then
     return false
   end
   if a.dims and b.dims then
@@ -220,7 +221,8 @@ end
 
 -- The steps of calls.
 local function build(calls)
-  local steps, open = {}, {} -- open groups by their shape, in order
+  local steps, open = {}, {} -- open groups by their device and shape, in order
+  local function key_of(shape, device) return device .. " " .. table.concat(shape, " ") end
   local function shut(g)
     local list = open[g.key]
     for i, other in ipairs(list) do
@@ -248,10 +250,10 @@ local function build(calls)
     shut(g)
   end
   local order = 0
-  local function start(shape)
+  local function start(shape, device)
     order = order + 1
-    local g = { shape = shape, calls = {}, noperands = 0, info = {}, reads = {}, order = order,
-      key = table.concat(shape, " ") }
+    local g = { shape = shape, device = device, calls = {}, noperands = 0, info = {}, reads = {}, order = order,
+      key = key_of(shape, device) }
     open[g.key] = open[g.key] or {}
     table.insert(open[g.key], g)
     return g
@@ -281,7 +283,7 @@ local function build(calls)
   -- An open group that reads an operand of a call over its shape. Parts of a fused op do not join for that alone: its
   -- own kernel reads its operands once, too.
   local function beside(call, shape)
-    local list, operands = open[table.concat(shape, " ")] or {}, operands_of(call)
+    local list, operands = open[key_of(shape, call.results[1].facts.device)] or {}, operands_of(call)
     for _, g in ipairs(list) do
       for _, v in ipairs(operands) do
         if g.reads[v] and same(v.facts.shape, shape) then return g end
@@ -367,7 +369,7 @@ local function build(calls)
       own = lower.numel(shape) > 0 and call.owner == call and beside(call, shape)
       if own then info, dims = place(own, call) end
       if not info and lower.numel(shape) > 0 then
-        own = start(shape)
+        own = start(shape, call.results[1].facts.device)
         info, dims = place(own, call)
         if not info then shut(own) end
       end

@@ -1,10 +1,10 @@
 --- The backend "inductor": calls of a graph are taken apart by their records (moth.compile.lower), what can be computed
 -- together is grouped (moth.compile.fuse), each group becomes a program of the kernel language (moth.compile.schedule),
--- and all of them one file of C (moth.kernel.native). The plan of the graph launches them (moth.compile.runtime), and
--- runs the other calls as recorded.
+-- and all of them one file of C (moth.kernel.native), or of CUDA C++ for each GPU (moth.kernel.cuda). The plan of the
+-- graph launches them (moth.compile.runtime), and runs the other calls as recorded.
 --
 -- Segments that record gradients, write to tensors, draw random numbers or run under autocast become plain graphs
--- first, forward and backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take
+-- first, forward and backward (moth.compile.aot). Where there is no compiler, the backend is "blocks". Kernels take
 -- sizes, strides and numbers as arguments: graphs that differ in these alone share them. Maps give eager's bits, but
 -- where the compiler contracts sums and products inside a formula in another way than in eager's loop: the last bit of
 -- acosh, atanh and log1p, so far. Reductions of floats add in another order, which does not depend on the number of
@@ -172,17 +172,16 @@ local function note(graph, steps)
   end
 end
 
--- The steps of a graph's calls, and the programs of those that are fused.
-local function programs_of(calls, outputs)
-  local steps, programs = fuse.steps(calls, outputs), {}
+-- The steps of a graph's calls, with programs where they are fused; nil: none is.
+local function steps_of(calls, outputs)
+  local steps, any = fuse.steps(calls, outputs), false
   local checked = native.checked() or require("moth.compile").config.check
   for _, step in ipairs(steps) do
     if step.fused then
-      step.kernel = schedule.kernel(step, checked)
-      programs[#programs + 1] = step.kernel
+      step.kernel, any = schedule.kernel(step, checked), true
     end
   end
-  return steps, programs
+  return any and steps or nil
 end
 
 --- Whether a kernel that cannot be generated, which is a mistake of moth, is an error: so for specs.
@@ -190,10 +189,10 @@ M.strict = false
 local told = {}
 
 -- The same; nil, with one warning, where a kernel cannot be generated.
-local function try_programs(calls, outputs)
-  if M.strict then return programs_of(calls, outputs) end
-  local ok, steps, programs = pcall(programs_of, calls, outputs)
-  if ok then return steps, programs end
+local function try_steps(calls, outputs)
+  if M.strict then return steps_of(calls, outputs) end
+  local ok, steps = pcall(steps_of, calls, outputs)
+  if ok then return steps end
   local message = tostring(steps)
   if message:find("interrupted", 1, true) then error(steps, 0) end
   if not told[message] then
@@ -203,15 +202,43 @@ local function try_programs(calls, outputs)
   end
 end
 
+-- Compiles the programs of steps, those of each device together. Returns how many are new; nil and a message where a
+-- compiler fails, nil alone where there is none.
+local function compile(steps)
+  local devices, lists, new = {}, {}, 0
+  for _, step in ipairs(steps) do
+    if step.fused then
+      if not lists[step.device] then
+        lists[step.device] = {}
+        devices[#devices + 1] = step.device
+      end
+      table.insert(lists[step.device], step.kernel)
+    end
+  end
+  for _, device in ipairs(devices) do
+    local count, message
+    if device == "cpu" then
+      local cc = compiler()
+      if not cc then return nil end
+      count, message = native.programs(lists[device], cc)
+      if not count then return nil, "the C compiler failed: " .. message end
+    else
+      count, message = require("moth.kernel.cuda").programs(lists[device], tonumber(device:match("%d+")) or 0)
+      if not count then return nil, "no kernels for " .. device .. ": " .. message end
+    end
+    new = new + count
+  end
+  return new
+end
+
 -- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
 local function plan(graph, calls, outputs)
-  local steps, programs = try_programs(calls, outputs)
-  local cc = steps and #programs > 0 and compiler()
-  if not cc then return nil end
+  local steps = try_steps(calls, outputs)
+  if not steps then return nil end
   log(steps)
-  local new, message = native.programs(programs, cc)
+  local new, message = compile(steps)
   if not new then
-    toolchain.log("fusion", true, "compile: the C compiler failed, pointwise calls run in blocks: %s", message)
+    if message then toolchain.log("fusion", true, "compile: pointwise calls run in blocks: %s", message) end
     return nil
   end
   M.counters.kernels = M.counters.kernels + new
@@ -249,6 +276,7 @@ function M.steps(graph, inputs)
     end
     local steps = fuse.steps(calls, outputs)
     for _, step in ipairs(steps) do
+      if step.fused and step.device ~= "cpu" then return nil, "it is on " .. step.device end
       if step.fused then step.kernel = schedule.program(step) end
     end
     rewrite(graph, calls, steps)

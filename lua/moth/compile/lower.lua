@@ -18,6 +18,9 @@ local each = require "moth.each"
 
 -- Classes of dtypes that generated kernels do not compute in.
 local apart = { uint = true, complex = true }
+
+--- Whether kernels are generated for a device: "cpu", or one of CUDA.
+local function able(device) return device == "cpu" or device:find("^cuda") ~= nil end
 local M = {}
 local rgraph = records.graph
 
@@ -129,14 +132,14 @@ function M.formula(call)
   if not op or op.kind ~= "pointwise" or #call.results ~= 1 then return nil end
   if not tostring(op.kernels.cpu and op.kernels.cpu[1]):find("^moth_cpu_pointwise") then return nil end
   local result = call.results[1].facts
-  if not result.dtype or result.device ~= "cpu" or not is_packed(result) then return nil end
+  if not result.dtype or not able(result.device) or not is_packed(result) then return nil end
   local f = { name = op.scalar, operands = {}, parameters = {}, op = op }
   local d = op.out ~= "bool" and result.dtype or nil
   local tensors, others = {}, {}
   for i, a in ipairs(op.args) do
     local v = call.args[i]
     if is_value(v) then
-      if not v.facts.dtype or v.facts.device ~= "cpu" or apart[v.facts.dtype.class] then return nil end
+      if not v.facts.dtype or v.facts.device ~= result.device or apart[v.facts.dtype.class] then return nil end
       if op.cond ~= a.name then tensors[#tensors + 1] = v end
     elseif a.type ~= "SCALAR" then
       others[#others + 1] = v
@@ -152,8 +155,8 @@ function M.formula(call)
     d = dtypes[name_of(B.result_type(list[1], list[2]))]
   end
   if not d or apart[d.class] or not M.reader.has("m_" .. op.scalar, d.kind) then return nil end
-  -- Compilers have no vectors of float16: rounding to it between ops takes longer than eager's passes over memory do.
-  if d.name == "float16" then return nil end
+  -- C compilers have no vectors of float16: rounding to it between ops takes longer than eager's passes over memory do.
+  if d.name == "float16" and result.device == "cpu" then return nil end
   if op.promote == "float" and not d.is_float then return nil end
   if not d.is_float and op.limits then return nil end
   local any = false
@@ -189,9 +192,8 @@ local copies = { to_copy = true, clone = true }
 local function copy_of(call)
   local x, out = call.args[1], call.results[1] and call.results[1].facts
   if not copies[call.target] or not is_value(x) or not x.facts.dtype or not out.dtype then return nil end
-  if x.facts.device ~= "cpu" or out.device ~= "cpu" or apart[x.facts.dtype.class] or apart[out.dtype.class] then
-    return nil
-  end
+  if x.facts.device ~= out.device or not able(out.device) then return nil end
+  if apart[x.facts.dtype.class] or apart[out.dtype.class] then return nil end
   return is_packed(out) and { copy = true, operands = { x }, parameters = {}, dtype = out.dtype } or nil
 end
 
@@ -200,7 +202,7 @@ local PIECES = 4 -- of a list that is put together: each is a comparison for eac
 -- A list of tensors put together, as a map: { cat = where the pieces begin in dimension `dim`, … }.
 local function cat_of(call)
   local list, out = call.args[1], call.results[1] and call.results[1].facts
-  if call.target ~= "cat" or not call.record or type(list) ~= "table" or not out.dtype or out.device ~= "cpu" then
+  if call.target ~= "cat" or not call.record or type(list) ~= "table" or not out.dtype or not able(out.device) then
     return nil
   end
   local dim, from, at, n = call.args[2] or 1, {}, 0, list.n or #list
@@ -209,6 +211,7 @@ local function cat_of(call)
   for i = 1, n do
     local v = list[i]
     if not is_value(v) or v.facts.dtype ~= out.dtype or #v.facts.shape ~= #out.shape then return nil end
+    if v.facts.device ~= out.device then return nil end
     if numel(v.facts.shape) == 0 then return nil end
     from[i] = at
     at = at + v.facts.shape[dim]
@@ -221,7 +224,7 @@ local function write_of(call)
   local x, v = call.args[1], call.args[2]
   if call.target ~= "copy_" or not is_value(x) or not is_value(v) or x.call then return nil end
   local to, from = x.facts, v.facts
-  if not to.dtype or not from.dtype or to.device ~= "cpu" or from.device ~= "cpu" then return nil end
+  if not to.dtype or not from.dtype or to.device ~= from.device or not able(to.device) then return nil end
   if apart[to.dtype.class] or apart[from.dtype.class] or not is_packed(to) then return nil end
   if not M.same(to.shape, from.shape) then return nil end
   call.into = x
@@ -265,7 +268,7 @@ local function reduction_of(call)
   local join, x, out = reducing[call.target], call.args[1], call.results[1] and call.results[1].facts
   if not join or not is_value(x) or not out.dtype or #out.shape ~= #x.facts.shape or #out.shape == 0 then return nil end
   local d = x.facts.dtype
-  if not d or apart[d.class] or x.facts.device ~= "cpu" or numel(x.facts.shape) == 0 then return nil end
+  if not d or apart[d.class] or not able(x.facts.device) or numel(x.facts.shape) == 0 then return nil end
   if join == "any" or join == "all" then
     if d.name ~= "bool" then return nil end
   elseif out.dtype ~= d or d.class == "bool" or d.form ~= 0 and (join == "sum" or join == "prod") then
@@ -398,9 +401,10 @@ local function known(call) -- what it is without being taken apart
 end
 
 local function takes_graphs(call)
-  local fits = true
+  local fits, device = true, nil
   M.each_value(call.args, call.args.n, function(v)
-    fits = fits and v.facts.dtype ~= nil and v.facts.device == "cpu"
+    device = device or v.facts.device
+    fits = fits and v.facts.dtype ~= nil and v.facts.device == device and able(device)
   end)
   return fits
 end

@@ -7,7 +7,8 @@
 --       results = { { id of a node, result }, … }, operands = the same,
 --       temporaries = { bytes of a block of memory for the time of the step, … },
 --       in_place = true: each element of an operand is read before the same element of a result is written,
---       launches = { { fn = address of a MothKernelRange, n =, grain = what moth_parallel_for gets,
+--       launches = { { fn = address of a MothKernelRange, n =, grain = what moth_parallel_for gets; on CUDA: program,
+--                      kernel (from 1), threads, shared of a MothPlanLaunch, and n,
 --                      slots = bytes of its MothKernelSlots,
 --                      at = { the slot, from 0, of the address of each result, operand and temporary, or -1 },
 --                      numbers = { { slot =, number = index of a number of the graph, is_float = }, … },
@@ -23,14 +24,16 @@ local M = {}
 
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
---- The step of a group, whose kernel is one of moth.compile.schedule and native.programs.
+--- The step of a group, whose kernel is one of moth.compile.schedule and compiled (moth.kernel.native or .cuda).
 function M.launch(step)
   local k = step.kernel
+  local compiled = k.kernel
   local n = #k.args
   -- Which kernel, the arguments, the grid, a place for "no memory", and what src/codegen/tile_c.lua says.
-  local nslots = k.checked and n * 2 + 9 or n + 5
+  local on_gpu = compiled.program ~= nil -- there is no "no memory", and one slot for the address of what is outside
+  local nslots = on_gpu and (k.checked and n * 2 + 5 or n + 4) or k.checked and n * 2 + 9 or n + 5
   local slots = Slots(nslots)
-  slots[0].i = k.number
+  slots[0].i = compiled.number
   local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false,
     text = k.text }
   local into = {}
@@ -64,7 +67,13 @@ function M.launch(step)
   end
   slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
   local function launch(programs)
-    return { fn = tonumber(ffi.cast("intptr_t", k.call)), n = programs, grain = k.grain,
+    if on_gpu then
+      return { program = compiled.program, kernel = compiled.number, threads = compiled.threads,
+        shared = compiled.shared, n = programs, slots = ffi.string(slots, nslots * 8), at = addresses,
+        numbers = numbers, reach = k.checked and n + 3 or 0, outside = k.checked and n * 2 + 4 or 0 }
+    end
+    return { fn = tonumber(ffi.cast("intptr_t", compiled.call)), n = programs,
+      grain = math.max(1, math.floor(32768 / k.work)),
       slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, no_memory = n + 4,
       reach = k.checked and n + 4 or 0, outside = k.checked and n * 2 + 5 or 0 }
   end

@@ -23,6 +23,17 @@ require "moth.compile.emit_reductions"
 
 local M = {}
 
+--- By kind of device, in elements. block: a block; chunk: what a program takes of a row of maps; rows, columns: a tile
+-- of two axes; wide: a block of columns; share: what a program takes of what several have in common. warps: of a
+-- program on CUDA, as many as its blocks can use where it is not given.
+M.tiles = {
+  cpu = { block = 1024, chunk = 16384, rows = 64, columns = 16, wide = 512, share = 32768 },
+  cuda = { block = 1024, chunk = 1024, rows = 32, columns = 32, wide = 256, share = 16384 },
+}
+
+--- What the kernels of a group are made with: its own `tiles`, or those of its device.
+function M.tiles_of(group) return group.tiles or M.tiles[group.device:match("^%a+")] end
+
 local function described(group)
   local list = {}
   for _, call in ipairs(group.calls) do
@@ -91,6 +102,8 @@ end
 
 local function is_number(v) return type(v) == "table" and graphs.is_number(v) end
 
+local knobs = { "block", "chunk", "rows", "columns", "wide", "share", "warps" }
+
 -- All of a group that its program depends on, as text, and the values and numbers of the graph in it, in order: groups
 -- of equal texts have one program, with other arguments.
 local function signature(group)
@@ -116,6 +129,9 @@ local function signature(group)
       flags(info.axes, #v.facts.shape)
     end
   end
+  local tiles = M.tiles_of(group)
+  put(group.device)
+  for _, name in ipairs(knobs) do put(tostring(tiles[name])) end
   list(group.shape)
   if group.dims then flags(group.dims, #group.shape) end
   for _, call in ipairs(group.calls) do
@@ -158,7 +174,7 @@ end
 -- of moth.compile.runtime. text: what is fused, and where it stands.
 function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
-    stages = {}, head = {}, free = {}, same = {} }, Emit)
+    stages = {}, head = {}, free = {}, same = {}, knobs = M.tiles_of(group) }, Emit)
   self.b = tile.builder(function(message, ...) error(message:format(...), 0) end, function() end)
   for _, call in ipairs(group.calls) do -- an input that is read and written is one parameter
     if call.into and group.reads[call.into] then self.same[call.results[1]] = call.into end
@@ -177,7 +193,8 @@ function M.program(group)
     self:shared(not by_row)
   end
   for i = #self.head, 1, -1 do table.insert(self.b.list, 1, self.head[i]) end
-  local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true }
+  local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true,
+    biggest = self.biggest, warps = self.knobs.warps }
   self:name_params()
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
     work = self.work, in_place = self.in_place, text = described(group) }

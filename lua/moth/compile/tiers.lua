@@ -1,6 +1,6 @@
 --- The backend where none is given: a segment runs by a plan first (moth.compile.blocks), which takes a millisecond to
 -- make and gives the bits of the calls themselves; once it has run often enough, kernels are generated for it
--- (moth.compile.inductor), unless there is no C compiler. So a program that calls something a few times does not wait
+-- (moth.compile.inductor), unless there is no compiler. So a program that calls something a few times does not wait
 -- for a compiler.
 --
 -- After how many runs depends on the graph alone, neither on time nor on what the cache has: the same program has the

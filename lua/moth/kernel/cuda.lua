@@ -1,6 +1,7 @@
 --- Programs of the tile IR on CUDA: printed as CUDA C++, compiled by NVRTC (moth.cuda.compile).
 local check = require "moth.utils.check"
 local dialect = require "moth.codegen.tile_cuda"
+local each = require "moth.each"
 local native = require "moth.kernel.native"
 local plan = require "moth.codegen.tile_plan"
 local printer = require "moth.codegen.tile_print"
@@ -8,6 +9,8 @@ local texts = require "moth.codegen.texts"
 local toolchain = require "moth.utils.toolchain"
 
 local M = {}
+
+local SHARED = 232448 -- bytes: no GPU has more for a program
 
 -- Threads of a program: as many as its largest block can use, from one warp to eight.
 local function threads_of(prog, warps)
@@ -35,9 +38,9 @@ end
 function M.compile(prog, options)
   local source, shared, threads, sites = M.source(prog, options)
   if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
-  if shared > 232448 then
-    check.fail("[kernel] %s: a program's blocks take %d bytes of shared memory, no GPU has more than 232448; use \z
-      smaller blocks", prog.name, shared)
+  if shared > SHARED then
+    check.fail("[kernel] %s: a program's blocks take %d bytes of shared memory, no GPU has more than %d; use \z
+      smaller blocks", prog.name, shared, SHARED)
   end
   local moth = require "moth"
   local kernel = moth.cuda.compile(source, "moth_kernel")
@@ -72,6 +75,43 @@ function M.compile(prog, options)
     if sites and out:item(1) ~= 0 then native.outside(prog, out:tolist(), sites, values, gx, gy) end
   end
   return { run = run, source = source }
+end
+
+-- ---- many programs ----------------------------------------------------------------------------------
+
+local loaded = {} -- architecture -> hash of a program's text -> { program, number, threads, shared }
+
+--- Compiles programs, as of native.printed, in one file for a device (its index), but those that there are already:
+-- `kernel` of each has program (of moth_lua.cuda), number, threads, shared. Returns the number of new ones; nil and a
+-- message where that fails.
+function M.programs(list, device)
+  local compile = require "moth.cuda.program"
+  local o = { dialect = dialect, threads = function(prog) return threads_of(prog, prog.warps) end }
+  local ok, arch = pcall(compile.architecture, device)
+  if not ok then return nil, arch end
+  loaded[arch] = loaded[arch] or {}
+  o.loaded = loaded[arch]
+  local new, printers, parts = native.printed(list, o)
+  if #parts > 0 then
+    local names = {}
+    for number, p in ipairs(printers) do
+      names[number] = "fused" .. number
+      if (p.shared or 0) > SHARED then return nil, ("%d bytes of shared memory"):format(p.shared) end
+    end
+    local source = table.concat({ dialect.head(texts), printer.needs(printers, native.reader), unpack(parts) }, "\n")
+    if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
+    local made, program = pcall(compile.new, device, source, names)
+    if not made then
+      if tostring(program):find("interrupted", 1, true) then error(program, 0) end
+      return nil, program
+    end
+    for _, kernel in each(new) do
+      local p = printers[kernel.number]
+      kernel.program, kernel.threads, kernel.shared = program, p.threads, p.shared or 0
+    end
+  end
+  native.keep(list, new, o)
+  return #parts
 end
 
 return M

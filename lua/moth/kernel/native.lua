@@ -126,16 +126,18 @@ end
 
 -- ---- many programs ----------------------------------------------------------------------------------
 
-local loaded = {} -- hash of a program's text -> { call, number, lib }
-
 local function stripped(text) return (text:gsub("/%*.-%*/", "")) end
 
+-- What programs are printed for: the printer's dialect, what there is already, whether blocks may stay arrays and
+-- reductions share loops (tile_plan.prepare).
+local here = { dialect = dialect, loaded = {}, stay = true, joins = true }
+
 -- Names end in @, which is replaced by the program's number.
-local function printed(k)
-  plan.prepare(k.prog, true, true)
-  local p, body = printer.body { prog = k.prog, dialect = dialect, formulas = M.reader, texts = texts,
-    checked = k.checked }
-  return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
+local function printed(k, o)
+  plan.prepare(k.prog, o.stay, o.joins)
+  local p, body = printer.body { prog = k.prog, dialect = o.dialect, formulas = M.reader, texts = texts,
+    checked = k.checked, threads = o.threads and o.threads(k.prog) }
+  return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), o.dialect.functions(p, k.prog, body, "fused@"))
 end
 
 -- The text of a file with these programs: the function moth_kernel.
@@ -151,19 +153,18 @@ local function case(number)
   return ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
 end
 
---- The C text of programs, as of M.programs, each of which gets its `number` and `grain`, for a file of one's own.
+--- The C text of programs, as of M.programs, each of which gets a `kernel` with its number, for a file of one's own.
 function M.text(list)
   local printers, parts, cases, known = {}, {}, {}, {}
   for _, k in ipairs(list) do
-    local p, code = printed(k)
+    local p, code = printed(k, here)
     local key = stripped(code)
     if not known[key] then
       local number = #parts + 1
       known[key] = number
       printers[number], parts[number], cases[number] = p, (code:gsub("@", tostring(number))), case(number)
     end
-    k.number = known[key]
-    k.grain = math.max(1, math.floor(32768 / k.work))
+    k.kernel = { number = known[key] }
   end
   return file_of(printers, parts, cases)
 end
@@ -171,44 +172,54 @@ end
 --- The compiler's flags: flags(toolchain.cc(), quick).
 M.flags = flags
 
---- Compiles programs, { prog, text = a comment, work = elements of one, checked = whether accesses are checked, base =
--- a program that several are equal to, or nil }, in one file, but those that there are already: each gets `call`, a
--- function of a range of programs, whose arguments begin with `number`, and `grain`, how many programs are worth a
--- thread. A base loses its `prog`. Returns the number of new ones; nil and a message where the compiler fails.
-function M.programs(list, cc)
-  local new, printers, parts, cases = {}, {}, {}, {}
+--- The texts of programs, { prog, text = a comment, work = elements of one, checked = whether accesses are checked,
+-- base = a program that several are equal to, or nil }, and each gets `kernel`, which it shares with equal ones. o:
+-- what they are printed for: dialect, stay, joins, threads(prog), loaded (what there is: kept by the caller). Returns
+-- for those that there were not yet a table of kernels by their keys, and the lists of printers and texts, by the
+-- numbers that the kernels have.
+function M.printed(list, o)
+  local new, printers, parts = {}, {}, {}
   for _, k in ipairs(list) do
     local base = k.base or k
     if not base.key then
-      base.printer, base.code = printed { prog = base.prog, text = k.text, checked = k.checked }
+      base.printer, base.code = printed({ prog = base.prog, text = k.text, checked = k.checked }, o)
       base.key = B.sha256(stripped(base.code))
     end
-    k.kernel = loaded[base.key] or new[base.key]
+    k.kernel = o.loaded[base.key] or new[base.key]
     if not k.kernel then
       local number = #parts + 1
       k.kernel = { number = number }
       new[base.key] = k.kernel
       printers[number], parts[number] = base.printer, (base.code:gsub("@", tostring(number)))
-      cases[number] = case(number)
     end
-    k.number = k.kernel.number
-    k.grain = math.max(1, math.floor(32768 / k.work))
   end
+  return new, printers, parts
+end
+
+--- Notes kernels as there, for good. The programs' bases lose their `prog`.
+function M.keep(list, new, o)
+  for key, kernel in each(new) do o.loaded[key] = kernel end
+  for _, k in ipairs(list) do
+    if k.base then k.base.prog, k.base.printer, k.base.code = nil, nil, nil end
+  end
+end
+
+--- Compiles programs, as of M.printed, in one file, but those that there are already: `kernel` of each has `call`, a
+-- function of a range of programs, and `number`, which its arguments begin with. Returns the number of new ones; nil
+-- and a message where the compiler fails.
+function M.programs(list, cc)
+  local new, printers, parts = M.printed(list, here)
   if #parts > 0 then
+    local cases = {}
+    for number = 1, #parts do cases[number] = case(number) end
     local source = file_of(printers, parts, cases)
     if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
     local lib, message = M.library(source, cc, true)
     if not lib then return nil, message end
     local call = ffi.cast("MothKernelRange", lib.moth_kernel)
-    for key, kernel in each(new) do
-      kernel.lib, kernel.call = lib, call
-      loaded[key] = kernel
-    end
+    for _, kernel in each(new) do kernel.lib, kernel.call = lib, call end
   end
-  for _, k in ipairs(list) do
-    k.call = k.kernel.call
-    if k.base then k.base.prog, k.base.printer, k.base.code = nil, nil, nil end
-  end
+  M.keep(list, new, here)
   return #parts
 end
 
