@@ -1,12 +1,14 @@
 -- Random programs, compiled: what they return, write, leave behind and differentiate is eager's, to the bit. A failure
 -- names its seed: MOTH_SEED=n runs that program alone; MOTH_CASES is how many are run (200), from MOTH_FROM (1) on,
 -- MOTH_BACKEND the backend for all of them ("default": that of moth.compile, which generates kernels after two runs
--- then).
+-- then), MOTH_DEVICE where they run.
 local moth = require "moth"
 local S = require "compile.support"
 local kernels = require "kernel.kernels"
 local toolchain = require "moth.utils.toolchain"
 local F = moth.nn.functional
+
+local where = { device = os.getenv "MOTH_DEVICE" or "cpu" }
 
 local again = false -- a segment is run again for its gradients, from its inputs: an error if these are gone
 local state
@@ -33,6 +35,7 @@ end
 local function make_net(seed)
   moth.manual_seed(seed)
   return moth.nn.Sequential(moth.nn.Linear(4, 4), moth.nn.BatchNorm1d(4), moth.nn.GELU(), moth.nn.Dropout(0.3))
+    :to(where.device)
 end
 
 local unary = { "relu", "tanh", "neg", "sigmoid", "square", "abs" }
@@ -71,16 +74,17 @@ end) end end
 function steps.sizes() local a, b, kind = pick(), pick(), rnd(10) return function(e) try(e, function()
   local x = a(e)
   local n, m = x:dim() > 0 and x:size(1) or 1, b(e):numel()
-  if kind == 1 then return moth.arange(n) end
-  if kind == 2 then return moth.zeros(n, 2) + moth.arange(1, 3) end
-  if kind == 3 then return moth.ones(n, n):tril():eq(0) end
-  if kind == 4 then return moth.linspace(0, 1, m + 1) / math.sqrt(n + 1) end
-  if kind == 5 then return moth.eye(math.min(n, 3), m % 5) end
+  if kind == 1 then return moth.arange(n, where) end
+  if kind == 2 then return moth.zeros(n, 2, where) + moth.arange(1, 3, where) end
+  if kind == 3 then return moth.ones(n, n, where):tril():eq(0) end
+  if kind == 4 then return moth.linspace(0, 1, m + 1, where) / math.sqrt(n + 1) end
+  if kind == 5 then return moth.eye(math.min(n, 3), m % 5, where) end
   if kind == 6 then return x:narrow(1, 1, math.floor(n / 2)) * (1 / (n + 1)) end
   if kind == 7 then return x:select(1, n) end
-  if kind == 8 then return F.embedding(moth.arange(1, n + 1), moth.arange(0, 60):float():view(30, 2)) end
-  if kind == 9 then return moth.full({ n, m % 4 }, n - 1) end
-  return moth.arange(n + m):float():narrow(1, m + 1, n)
+  if kind == 8 then return F.embedding(moth.arange(1, n + 1, where), moth.arange(0, 60, where):float()
+    :view(30, 2)) end
+  if kind == 9 then return moth.full({ n, m % 4 }, n - 1, where) end
+  return moth.arange(n + m, where):float():narrow(1, m + 1, n)
 end) end end
 -- Numbers and their parts as views of each other.
 function steps.complex() local a, b, kind = pick(), pick(), rnd(9) return function(e) try(e, function()
@@ -160,7 +164,7 @@ end) end end
 function steps.index() local a, b, kind, k = pick(), pick(), rnd(8), rnd(3) return function(e) try(e, function()
   local x, y = a(e), b(e)
   if x:numel() == 0 or x:dim() == 0 then return nil end -- errors of elements come late
-  local at = moth.tensor({ 1, math.min(k, x:size(kind == 3 and -1 or 1)), 1 }):long()
+  local at = moth.tensor({ 1, math.min(k, x:size(kind == 3 and -1 or 1)), 1 }, where):long()
   if kind == 1 then return x:index_select(1, at) end
   if kind == 2 then return x:index_add(1, at, y) end
   if kind == 3 then return x:index_add_(-1, at, y:detach(), e.call) end
@@ -200,7 +204,7 @@ function steps.loss() local a, b, kind = pick(), pick(), rnd(3) return function(
   if kind == 1 then return F.mse_loss(a(e), b(e)) end
   if kind == 2 then return F.smooth_l1_loss(a(e), b(e), { reduction = "none" }) end
   if a(e):numel() == 0 then return nil end -- errors of elements come late
-  return F.cross_entropy(a(e), moth.ones({ a(e):size(1) }):long())
+  return F.cross_entropy(a(e), moth.ones({ a(e):size(1) }, where):long())
 end) end end
 function steps.autocast() local p, q, s = steps.product(), steps.row(), steps.binary() return function(e)
   moth.autocast(function() p(e) q(e) end)
@@ -278,7 +282,7 @@ function steps.second() local a, b = pick(), pick() return function(e) try(e, fu
 end) end end
 function steps.pointer() local a = pick() return function(e)
   local x = a(e)
-  if x:numel() > 0 then e.log[#e.log + 1] = tostring(x:detach():contiguous():data()[0]) end
+  if x:numel() > 0 then e.log[#e.log + 1] = tostring(x:detach():cpu():contiguous():data()[0]) end
 end end
 function steps.last(e) push(e, moth.relu(e.t[#e.t])) end
 
@@ -314,7 +318,7 @@ local function arguments(seed, call)
     shape = other_sizes
   end
   moth.manual_seed(seed * 10 + call)
-  local x, y = moth.randn(shape), moth.randn(other)
+  local x, y = moth.randn(shape, where), moth.randn(other, where)
   if grad ~= 1 then x:requires_grad_(true) end
   local list = { x, y }
   if grad == 3 then list[1] = x * 1 end
