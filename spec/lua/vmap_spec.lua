@@ -227,4 +227,90 @@ describe("moth.func.vmap", function()
       close(func.vmap(func.jacrev(f))(x), by_loop(func.jacrev(f), x))
     end
   end)
+
+  it("takes second derivatives of functions of matrices, each way", function()
+    local la = moth.linalg
+    local function definite(x) return x:matmul(x.mT) + moth.eye(3, f64) end
+    local fns = {
+      la.det, function(x) return select(2, la.slogdet(x)) end, function(x) return moth.logdet(definite(x)) end,
+      function(x) return la.inv(x):sum() end, function(x) return la.matrix_exp(x):sum() end,
+      function(x) return la.solve(x, moth.ones(3, f64)):sum() end,
+      function(x) return la.cholesky(definite(x)):sum() end,
+      function(x)
+        local q, r = la.qr(x)
+        return (q * r:sin()):sum()
+      end,
+      function(x) return la.svdvals(x):sin():sum() end, function(x) return la.eigvalsh(definite(x)):sin():sum() end,
+      function(x)
+        local w, v = la.eigh(definite(x))
+        return w:sin():sum() + (v:square() * moth.arange(9, f64):view(3, 3)):sum()
+      end,
+      function(x) return la.pinv(x):sum() end, function(x) return la.matrix_power(x, 3):sum() end,
+      function(x) return (la.lstsq(x, moth.ones(3, 1, f64))):sum() end,
+      function(x) return la.eigvals(x):abs():sum() end,
+    }
+    local x = moth.randn(2, 3, 3, { generator = moth.Generator():manual_seed(4), dtype = moth.float64 })
+      + 3 * moth.eye(3, f64)
+    for _, f in ipairs(fns) do
+      local want = by_loop(func.hessian(f), x)
+      local g, e, rows = func.grad(f), moth.zeros(9, f64), {}
+      for i = 1, 9 do -- by differences of the first ones
+        e[i] = 1e-5
+        local step = e:view(3, 3)
+        rows[i] = ((g(x[1] + step) - g(x[1] - step)) / 2e-5):view(9)
+        e[i] = 0
+      end
+      close(want[1]:view(9, 9), moth.stack(rows, 2), { rtol = 1e-5, atol = 1e-6 })
+      for _, way in ipairs { func.hessian(f), func.jacrev(func.jacrev(f)), func.jacfwd(func.jacrev(f)),
+        func.jacrev(func.jacfwd(f)), func.jacfwd(func.jacfwd(f)) } do
+        close(func.vmap(way)(x), want, { rtol = 1e-7, atol = 1e-8 })
+      end
+    end
+  end)
+
+  it("takes determinants of singular matrices beside others", function()
+    local function by_hand(a)
+      return a[{ 1, 1 }] * (a[{ 2, 2 }] * a[{ 3, 3 }] - a[{ 2, 3 }] * a[{ 3, 2 }])
+        - a[{ 1, 2 }] * (a[{ 2, 1 }] * a[{ 3, 3 }] - a[{ 2, 3 }] * a[{ 3, 1 }])
+        + a[{ 1, 3 }] * (a[{ 2, 1 }] * a[{ 3, 2 }] - a[{ 2, 2 }] * a[{ 3, 1 }])
+    end
+    local a = moth.arange(9, f64):view(3, 3) -- of rank 2
+    local x = moth.stack { a, moth.zeros(3, 3, f64), moth.eye(3, f64), a * a, moth.ones(3, 3, f64) }
+    for _, d in ipairs { func.grad, func.hessian } do
+      close(func.vmap(d(moth.linalg.det))(x), func.vmap(d(by_hand))(x), { rtol = 1e-10, atol = 1e-10 })
+      close(by_loop(d(moth.linalg.det), x), func.vmap(d(by_hand))(x), { rtol = 1e-10, atol = 1e-10 })
+    end
+    -- Larger ones, and a determinant of rounding alone that is no small number: A's row 6 is the sum of the others.
+    local n = 6
+    local g = moth.Generator():manual_seed(2)
+    local rows = 10 * moth.randn(n - 1, n, { generator = g, dtype = moth.float64 })
+    local big = moth.cat { rows, rows:sum(1, true) }
+    local grad = func.grad(moth.linalg.det)(big)
+    for i = 1, n do -- a cofactor is the determinant of a minor
+      local kept = {}
+      for k = 1, n do if k ~= i then kept[#kept + 1] = k end end
+      kept = moth.tensor(kept, { dtype = moth.int64 })
+      local minor = moth.linalg.det(big:narrow(1, 1, n - 1):index_select(2, kept))
+      close(grad[{ n, i }], minor * (-1) ^ (n + i), { rtol = 1e-7, atol = 1e-7 })
+    end
+    local second = func.vmap(func.hessian(moth.linalg.det))(moth.stack { big, moth.eye(n, f64) })
+    assert.is_true(second:isfinite():all():item())
+  end)
+
+  it("asks about the values of all elements where a function needs to know", function()
+    local D = moth.distributions
+    local x = moth.tensor({ 0.5, 1, 2 }, f64)
+    close(func.vmap(function(s) return D.Normal(s, s):log_prob(s * 2) end)(x), D.Normal(x, x):log_prob(x * 2))
+    fails("must be", func.vmap(function(s) return D.Normal(s, s):log_prob(s) end), -x)
+    close(func.vmap(function(s) return D.Uniform(-s, s):log_prob(s * 0) end)(x), D.Uniform(-x, x):log_prob(x * 0))
+    local k, w = moth.tensor({ { { 1, 2, 3 } }, { { 4, 5, 6 } } }), moth.tensor { { { 1, -1 } } }
+    k, w = k:to(moth.int64), w:to(moth.int64)
+    close(func.vmap(function(a) return nn.functional.conv1d(a, w) end)(k), by_loop(function(a)
+      return nn.functional.conv1d(a, w)
+    end, k))
+    moth.autograd.detect_anomaly(function()
+      close(func.vmap(func.grad(function(a) return a:sin():sum() end))(x), x:cos())
+      fails("nan values", func.vmap(func.grad(function(a) return (a * 0):sqrt():sum() * 0 end)), x)
+    end)
+  end)
 end)

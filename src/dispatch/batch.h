@@ -40,6 +40,12 @@ static inline uint64_t moth_batch_level(const MothTensor *t) {
   const MothBatch *b = moth_batch_of(t);
   return b ? b->level : 0;
 }
+/* The values of all elements of all batches of t, for a question about them together; borrowed. */
+static inline MothTensor *moth_batch_values(MothTensor *t) {
+  for (const MothBatch *b; (b = moth_batch_of(t)) != NULL;)
+    t = b->physical;
+  return t;
+}
 /* Whether t is batched at this level; *size: how many elements. */
 bool moth_batch_has(const MothTensor *t, uint64_t level, int64_t *size);
 

@@ -82,6 +82,14 @@ static int b_batch_physical(lua_State *L) {
   return 1;
 }
 
+/* batch_values(t) -> the values of all elements of all batches of t, for a question about them together */
+static int b_batch_values(lua_State *L) {
+  MothTensor *t = moth_batch_values(moth_lua_check_tensor(L, 1, "vmap"));
+  moth_tensor_retain(t);
+  moth_lua_push_tensor(L, t);
+  return 1;
+}
+
 /* --- tangents: a level is light userdata, which Lua closes once --------------------------------------- */
 
 static MothDual *check_dual(lua_State *L, int idx) {
@@ -174,6 +182,7 @@ void moth_lua_open_func(lua_State *L) {
                                  {"batch_leave", b_batch_leave},
                                  {"batch_level", b_batch_level},
                                  {"batch_physical", b_batch_physical},
+                                 {"batch_values", b_batch_values},
                                  {"dual_open", b_dual_open},
                                  {"dual_close", b_dual_close},
                                  {"dual_make", b_dual_make},

@@ -93,6 +93,7 @@ define("positive_definite", "a symmetric positive-definite matrix", square(has_c
 
 local function shown(v)
   if type(v) == "number" then return ("%g"):format(v) end
+  v = B.batch_values(v)
   return B.numel(v) == 1 and ("%g"):format(v:detach():item()) or "its bound"
 end
 local function bounded(text, what, test, o)

@@ -1,5 +1,6 @@
 --- Distributions of one number whose samples are functions of a uniform number: Uniform, Exponential, Laplace, Cauchy,
 -- HalfCauchy, Gumbel, Weibull, Pareto, Kumaraswamy.
+local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -39,7 +40,7 @@ local Uniform = define("Uniform", function(self) return constraints.interval(sel
   { "high", real })
 --- Raises where low is not below high.
 function Uniform:verified()
-  if not self.low:lt(self.high):all():item() then
+  if not B.batch_values(self.low:lt(self.high)):all():item() then
     check.fail("[distributions.Uniform] 'low' must be below 'high'")
   end
 end

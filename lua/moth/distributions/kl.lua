@@ -1,5 +1,6 @@
 --- kl_divergence(p, q): the mean of log p(x) - log q(x) over samples of p, by a registry of closed forms for pairs of
 -- classes. register_kl(P, Q, fn) adds one; classes inherit those of their bases.
+local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -80,7 +81,7 @@ add("Beta", "Beta", function(p, q)
 end)
 add("Binomial", "Binomial", function(p, q)
   local n, m = p.total_count, q.total_count
-  if n:lt(m):any():item() then
+  if B.batch_values(n:lt(m)):any():item() then
     check.fail("[kl_divergence] two Binomials: total_count of q must not be above that of p")
   end
   return except(n:gt(m), n * trial(p, q))

@@ -125,12 +125,15 @@ end
 --- Raises an error unless value holds: `what` must be …: got … at …
 function M.verify(where, what, constraint, value)
   if B.is_fake(value) then return end
-  local ok = constraint:check(value:detach())
+  local ok = B.batch_values(constraint:check(value:detach())) -- of all elements, inside vmap
   if B.numel(ok) == 0 or ok:all():item() then return end
   local at = ok:logical_not():nonzero():select(1, 1):totable()
   local place = #at > 0 and " at position {" .. table.concat(at, ", ") .. "}" or ""
   local got = ""
-  if constraint.event_dim == 0 then got = (": got %g"):format(tonumber(value:detach():item(unpack(at)))) end
+  value = B.batch_values(value:detach())
+  if constraint.event_dim == 0 and B.numel(value) == B.numel(ok) then
+    got = (": got %g"):format(tonumber(value:item(unpack(at))))
+  end
   check.fail("[%s] %s must be %s%s%s%s", where, what, constraint.name, got, place,
     B.dim(value) > 0 and " of " .. B.format(value) or "")
 end

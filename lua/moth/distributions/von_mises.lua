@@ -1,4 +1,5 @@
 --- VonMises: a bell on the circle.
+local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
@@ -32,7 +33,7 @@ function VonMises:draw(shape, generator)
   local r = util.where(k:lt(1e-5), 1 / k + k, (rho:square() + 1) / (rho * 2))
   local x = moth.zeros(shape, o)
   local done = moth.zeros(shape, { dtype = "bool", device = o.device })
-  while not done:all():item() do
+  while not B.batch_values(done):all():item() do
     local u = moth.rand(util.shape({ 3 }, shape), o)
     local z = (u:select(1, 1) * math.pi):cos()
     local f = (r * z + 1) / (r + z)

@@ -94,7 +94,8 @@ end)
 local inverse_factorials = { 1 }
 for k = 1, 18 do inverse_factorials[k + 1] = inverse_factorials[k] / k end
 
---- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the batch's largest norm.
+--- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the batch's largest norm,
+-- inside vmap, too.
 M.matrix_exp = signature("linalg.matrix_exp(Tensor A)", function(x)
   square("linalg.matrix_exp", x)
   local dtype = B.tensor_dtype(x)
@@ -104,7 +105,7 @@ M.matrix_exp = signature("linalg.matrix_exp(Tensor A)", function(x)
   if B.numel(x) == 0 then return (ops.clone(x)) end
   local wide = dtype.is_complex and "complex128" or "float64"
   x = ops.to(x, { dtype = wide }) -- squaring multiplies errors
-  local norm = ops.amax(ops.sum(ops.abs(B.alias(x, false)), -1)):item()
+  local norm = ops.amax(ops.sum(ops.abs(B.alias(B.batch_values(x), false)), -1)):item()
   local finite = norm > 0.5 and norm < math.huge
   local squarings = finite and math.max(0, math.ceil(math.log(norm * 2) / math.log(2))) or 0
   local a = ops.mul(x, 2 ^ -squarings)
@@ -192,7 +193,9 @@ M.lstsq = signature("linalg.lstsq(Tensor A, Tensor B, number rcond?, *, 'gels'|'
     local real = dtype_of(a).is_complex and B.tensor_dtype(ops.real(a)) or dtype_of(a)
     local none = { dtype = real, device = B.tensor_device(a) }
     local residuals = ops.empty({ 0 }, none)
-    local function is_full() return o.driver == "gels" or B.numel(rank) > 0 and ops.all(ops.eq(rank, n)):item() end
+    local function is_full()
+      return o.driver == "gels" or B.numel(rank) > 0 and ops.all(ops.eq(B.batch_values(rank), n)):item()
+    end
     if m > n and o.driver ~= "gelsy" and is_full() then
       residuals = ops.sum(ops.square(ops.abs(ops.sub(ops.matmul(a, x), b))), -2)
     end

@@ -29,7 +29,9 @@ local function is_whole(x)
   local kind = B.tensor_dtype(x)
   return not (kind.is_floating_point or kind.is_complex or kind.name == "bool")
 end
-local function largest(x) return B.numel(x) > 0 and moth.amax(moth.abs(x:double())):item() or 0 end
+local function largest(x)
+  return B.numel(x) > 0 and moth.amax(moth.abs(B.batch_values(x):double())):item() or 0
+end
 local function overflow(name, x)
   check.fail("[%s] sums of integers may exceed 2^53, up to which they are exact; got %s", name, B.format(x))
 end

@@ -430,7 +430,7 @@ return function(F, methods)
   F.normal = signature("normal(Tensor|number mean=0, Tensor|number std=1, size|size[] size?, *, dtype dtype?, \z
     device device?, bool requires_grad=false, Generator generator?)",
   function(mean, std, size, dtype, device, requires_grad, generator)
-    if is_tensor(std) and B.numel(std) > 0 and ops.any(ops.lt(std, 0)):item() then
+    if is_tensor(std) and B.numel(std) > 0 and ops.any(ops.lt(B.batch_values(std), 0)):item() then
       check.fail("[normal] std must not be negative")
     end
     if type(std) == "number" and std < 0 then check.fail("[normal] std must not be negative, got %g", std) end

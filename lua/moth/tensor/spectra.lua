@@ -141,7 +141,7 @@ return function(F, methods)
     local has = math.min(last, total) - first
     if has < 1 then check.fail("[istft] there are no elements left: %d frames of %d", count, n_fft) end
     y, weight = ops.narrow(y, 2, first + 1, has), ops.narrow(weight, 1, first + 1, has)
-    local least = ops.amin(ops.abs(B.alias(weight, false))):item()
+    local least = ops.amin(ops.abs(B.alias(B.batch_values(weight), false))):item()
     if not (least > 1e-11) then -- luacheck: ignore 581 (NaN)
       check.fail("[istft] the squared windows add up to %.3g somewhere: they must overlap, and be nonzero", least)
     end
