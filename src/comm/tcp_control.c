@@ -83,20 +83,37 @@ static void tell_all(Control *c, uint8_t what, int64_t seq, const char *text) {
       tell(c, i, what, seq, text, strlen(text));
 }
 
-/* A rank whose connection broke without a word. Where a launcher watches, it knows how the process ended. */
+/* That a rank has left the group, as the error of a call. */
+static const char *left_text(const Control *c, int peer, char *text, size_t n) {
+  char rank[160];
+  snprintf(text, n, "%s has left the group: its process called destroy_process_group, or ended",
+           moth_tcp_rank(c->e, peer, rank, sizeof rank));
+  return text;
+}
+
+/* A rank whose connection broke. Without a word before, sends to it wait until it is said why, as all calls do: where a
+ * launcher watches, it knows how the process ended. */
 static void mark_gone(Control *c, int peer) {
   MothTcpPeer *p = &c->e->peers[peer];
   if (atomic_exchange(&p->gone, true))
     return;
-  while (p->first) {
-    MothTcpFrame *f = p->first;
-    p->first = f->next;
+  bool left = atomic_load(&p->left);
+  char text[MOTH_COMM_TEXT];
+  for (MothTcpFrame **at = &p->first; *at;) {
+    MothTcpFrame *f = *at;
+    if (f->work && !left) {
+      at = &f->next;
+      continue;
+    }
+    *at = f->next;
     if (f->work)
-      moth_work_finish(f->work, "the rank that it was for is gone");
+      moth_work_finish(f->work, left_text(c, peer, text, sizeof text));
     free(f);
   }
   p->last = &p->first;
-  if (!atomic_load(&p->left) && c->suspect < 0) {
+  while (*p->last)
+    p->last = &(*p->last)->next;
+  if (!left && c->suspect < 0) {
     c->suspect = peer;
     c->suspect_until = moth_wire_now() + (moth_comm_watched() ? MOTH_TCP_WORD : 0);
   }
@@ -360,15 +377,13 @@ static void take_posted(Control *c) {
     list = w->next;
     w->next = NULL;
     MothTcpPeer *p = w->peer >= 0 ? &c->e->peers[w->peer] : NULL;
-    char text[MOTH_COMM_TEXT], rank[160];
+    char text[MOTH_COMM_TEXT];
     if (moth_group_is_broken(c->g, text, sizeof text)) {
       moth_work_finish(w, text);
     } else if (w->head.op == MOTH_COMM_RECV) {
       take_message(c, w);
-    } else if (atomic_load(&p->left) || atomic_load(&p->gone)) {
-      snprintf(text, sizeof text, "%s has left the group",
-               moth_tcp_rank(c->e, w->peer, rank, sizeof rank));
-      moth_work_finish(w, text);
+    } else if (atomic_load(&p->left)) {
+      moth_work_finish(w, left_text(c, w->peer, text, sizeof text));
     } else {
       MothTcpFrame *f = calloc(1, sizeof *f);
       if (!f) {
@@ -395,10 +410,7 @@ static double fail_receives(Control *c, const char *all) {
     MothTcpPeer *p = w->peer >= 0 ? &c->e->peers[w->peer] : NULL;
     const char *why = all;
     if (!why && p && atomic_load(&p->left) && atomic_load(&p->gone)) {
-      snprintf(text, sizeof text,
-               "%s has left the group: its process called destroy_process_group, or ended",
-               moth_tcp_rank(c->e, w->peer, rank, sizeof rank));
-      why = text;
+      why = left_text(c, w->peer, text, sizeof text);
     } else if (!why && now >= w->deadline) {
       if (p)
         snprintf(text, sizeof text, "timed out after %g s: %s has sent nothing", w->timeout,
@@ -674,7 +686,8 @@ void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n) {
       continue;
     moth_tcp_rank(e, i, rank, sizeof rank);
     if (atomic_load(&p->left) || atomic_load(&p->gone))
-      at += (size_t)snprintf(text + at, n - at, "%s%s has left the group", comma, rank);
+      at += (size_t)snprintf(text + at, n - at, "%s%s %s", comma, rank,
+                             atomic_load(&p->left) ? "has left the group" : "is gone");
     else if (!p->answered)
       at += (size_t)snprintf(text + at, n - at,
                              "%s%s does not answer: it is stopped, or cannot be reached", comma,
