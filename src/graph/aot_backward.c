@@ -7,14 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/log.h"
-#include "graph/plan.h"
-#include "lua/aot.h"
+#include "graph/aot.h"
+#include "graph/trace.h"
+
+MothAotHost moth_aot_host;
 
 typedef struct Context {
-  MothLuaRef *handle;
-  MothAot *aot;   /* the handle's */
+  void *handle; /* of the host: it keeps the segment */
+  MothAot *aot;
   uint64_t first; /* of the sequence numbers that the node has reserved */
   uint64_t generator[2];
   bool replayable, freed;
@@ -67,7 +70,7 @@ static bool is_freed(const Context *c) {
 
 static void drop(MothNode *n) {
   Context *c = n->ctx;
-  moth_lua_ref_release(c->handle);
+  moth_aot_host.release(c->handle);
   free(c);
 }
 
@@ -430,8 +433,8 @@ static void free_backward(MothAotBackward *b) {
   free(b);
 }
 
-/* A backward graph for these gradients, compiled; number 0: the segment is to be run again. env: of the handle. */
-static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *key,
+/* A backward graph for these gradients, compiled; number 0: the segment is to be run again. */
+static MothStatus compile(const MothAotPlace *at, MothNode *n, MothAot *a, char *key,
                           const bool *wanted, MothTensor *const *grads, MothAotBackward **out) {
   MothJoint *joint = NULL;
   MothJointParts parts = {0};
@@ -472,13 +475,12 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   list = calloc((size_t)nlist + 1, sizeof *list);
   MOTH_GO(list ? MOTH_OK : moth_no_memory(((size_t)nlist + 1) * sizeof *list));
   MOTH_GO(arguments(n, b, grads, list));
-  MOTH_GO(moth_aot_compile(L, a, env, "backward", parts.backward, list, nlist, NULL));
+  MOTH_GO(moth_aot_host.compile(at, a, a->nbackward + 1, parts.backward, list, nlist));
   for (uint32_t k = 0; k < nnumbers; k++)
     b->pinned[k] = b->pinned[k] || parts.backward->pinned[k];
   b->graph = parts.backward;
   atomic_fetch_add_explicit(&b->graph->refs, 1, memory_order_relaxed);
   b->number = ++a->nbackward;
-  lua_rawseti(L, env, b->number);
 done:
   for (uint32_t i = 0; list && i < nlist; i++)
     moth_tensor_release(list[i]);
@@ -494,7 +496,7 @@ done:
   return status;
 }
 
-static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
+static MothStatus run_graph(const MothAotPlace *at, MothNode *n, MothAot *a,
                             const MothAotBackward *b, MothTensor *const *grads, MothTensor **out) {
   uint32_t nlist = b->ntakes + b->ngiven, nout = 0;
   for (uint32_t k = 0; k < a->joint->nedges; k++)
@@ -506,8 +508,7 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
   if (status == MOTH_OK && moth_grad_enabled()) { /* linear: its gradient is that of its calls */
     status = moth_graph_run(b->graph, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
   } else if (status == MOTH_OK) {
-    lua_rawgeti(L, env, b->number);
-    MothPlan *plan = moth_lua_to_plan(L, lua_gettop(L));
+    MothPlan *plan = moth_aot_host.plan(at, b->number);
     if (plan && moth_pass_frees(n)) { /* saved values go as they are used */
       Context *c = n->ctx;
       mark_used(c);
@@ -515,9 +516,8 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
         if (!c->used[b->takes[i]])
           moth_function_free(n, (int)b->takes[i]);
       status = moth_plan_consume(plan, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
-      lua_pop(L, 1);
     } else {
-      status = moth_aot_call(L, b->graph, list, nlist, numbers, made, nout);
+      status = moth_aot_host.call(at, b->number, b->graph, list, nlist, numbers, made, nout);
     }
   }
   for (uint32_t i = 0; list && i < nlist; i++)
@@ -543,10 +543,9 @@ static bool is_usual(const MothNode *n, MothTensor *const *grads) {
 
 enum { MOST_GRAPHS = 16 };
 
-static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor *const *grads,
-                              uint32_t need, MothTensor **out) {
+static MothStatus backward_of(const MothAotPlace *at, MothNode *n, MothAot *a,
+                              MothTensor *const *grads, uint32_t need, MothTensor **out) {
   MothAotBackward *b = NULL;
-  int top = lua_gettop(L);
   Context *c = n->ctx;
   c->last = 0;
   for (int i = 0; i < n->nresults; i++)
@@ -567,46 +566,37 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
     free(wanted);
     return moth_no_memory(0);
   }
-  lua_getfenv(L, -1);
-  int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
   b = find(a, key, ((Context *)n->ctx)->numbers);
   moth_set_grad_enabled(false);
   if (!b && a->nbackward < MOST_GRAPHS)
-    status = compile(L, n, a, env, key, wanted, grads, &b);
+    status = compile(at, n, a, key, wanted, grads, &b);
   moth_set_grad_enabled(create);
   free(key);
   free(wanted);
   uint32_t include = moth_thread_state()->include;
   if (status == MOTH_OK && b && b->number && (!create || !b->ntakes)) {
     moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* its casts are calls */
-    status = run_graph(L, n, a, env, b, grads, out);
+    status = run_graph(at, n, a, b, grads, out);
     moth_thread_state()->include = include;
   } else if (status == MOTH_OK && !(b && b->nothing)) {
     status = replay(n, a, grads, create, need, out);
   }
-  lua_settop(L, top);
   return status;
 }
 
 static MothStatus backward(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
-  lua_State *L = moth_lua_current;
   const Context *c = n->ctx;
-  if (!L)
-    return moth_lua_no_state();
-  if (!lua_checkstack(L, 32))
-    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  if (!moth_lua_ref_push(L, c->handle))
-    return MOTH_ERR_STATE;
-  MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_AOT);
+  MothAotPlace at;
+  MOTH_TRY(moth_aot_host.enter(c->handle, &at));
   MothSegment *segment = moth_segment_here();
   bool running = segment && segment->running;
   if (segment)
     segment->running = true; /* its calls are not noted */
-  MothStatus status = backward_of(L, n, h->u.other, grads, need, out);
+  MothStatus status = backward_of(&at, n, c->aot, grads, need, out);
   if (segment)
     segment->running = running;
-  lua_pop(L, 1);
+  moth_aot_host.leave(&at);
   for (int i = 0; i < n->ninputs && status != MOTH_OK; i++) {
     moth_tensor_release(out[i]);
     out[i] = NULL;
@@ -627,7 +617,7 @@ static MothStatus save(MothNode *n, MothTensor *t, bool input) {
   return status;
 }
 
-MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
+MothStatus moth_aot_record(const MothAotRun *r, void *handle) {
   MothAot *a = r->aot;
   uint32_t nedges = a->joint->nedges, nresults = a->joint->nresults;
   uint32_t ninputs = nedges > nresults ? nedges : nresults; /* it may pass gradients on: lead_to */
@@ -658,10 +648,8 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   c->used = (bool *)(c->numbers + nnumbers + 1);
   c->gone = c->used + a->parts.nsaved;
   memcpy(c->numbers, r->numbers, sizeof *c->numbers * nnumbers);
-  lua_pushvalue(L, -1);
   c->aot = a;
-  c->handle = moth_lua_ref_new(L);
-  MOTH_GO(c->handle ? MOTH_OK : moth_no_memory(0));
+  c->handle = handle;
   uint32_t nsaved = c->replayable ? a->nkept : a->parts.nsaved;
   MOTH_GO(moth_function_record("CompiledFunctionBackward", backward, drop, c, list, (int)ninputs,
                                results, (int)nresults, (int)nsaved, &n));
@@ -685,11 +673,10 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
     if ((uint32_t)a->saved_at[i] >= a->parts.nsaved && nsaved == a->nkept)
       MOTH_GO(save(n, r->before[i] ? r->before[i] : r->inputs[i], true));
 done:
+  if (!n)
+    moth_aot_host.release(handle);
   moth_node_release(n);
-  if (c) {
-    moth_lua_ref_release(c->handle);
-    free(c);
-  }
+  free(c);
   free(list);
   return status;
 }
