@@ -12,6 +12,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/conv_columns.h"
 #include "kernels/cpu/conv_product.h"
+#include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/util.h"
 #include "unpack/conv.h"
 
@@ -387,7 +388,10 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   p.bias = b ? b->data : NULL;
   p.out = y->data;
   p.behind = y == out ? moth_behind_take() : NULL;
-  if (depthwise(&p, dtype)) {
+  bool there = depthwise(&p, dtype);
+  if (!there)
+    MOTH_GO(moth_conv_by_winograd(&p, dtype, &there));
+  if (there) {
     finish(out, y);
     goto done;
   }

@@ -77,6 +77,21 @@ typedef struct MothConvDepthwise {
   void *out;
 } MothConvDepthwise;
 
+/* Kernels of a panel; tiles of a block. */
+enum { MOTH_WINOGRAD_M = 8, MOTH_WINOGRAD_T = 48 };
+
+/* A strip of a convolution by tiles (kernels/cpu/typed/winograd.h), of one image and group: rows [row, row + rows) of tiles, of
+ * which a row has `across`; or the kernels of a group to be packed. */
+typedef struct MothWinograd {
+  const MothConv *g;
+  const void *weight, *src, *bias, *packed;
+  void *to, *out, *work; /* to: packed kernels */
+  int64_t c, k, row, rows, across;
+  int64_t channels; /* of the result, that are computed together */
+  const MothBehind *behind;
+  int64_t first; /* the number of the first element of out */
+} MothWinograd;
+
 /* Rows of a product get their bias: bias[i] is added to out[i * row + j], j < n. */
 typedef struct MothConvBias {
   void *out;
