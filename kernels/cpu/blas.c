@@ -175,13 +175,11 @@ static const void *packed(MothProduct p, bool is_a) {
   return p.to;
 }
 
-/* kernels/cpu/typed/product.h */
-static void own(const MothGemm *g) {
+/* kernels/cpu/typed/product.h, with operands that are packed; NULL: not. */
+static void own(const MothGemm *g, const void *a, const void *b) {
   const MothKernels *k = moth_cpu_kernels(g->dtype);
-  MothProduct p = {.gemm = *g};
+  MothProduct p = {.gemm = *g, .a = a, .b = b};
   size_t bytes = (size_t)(k->product_work(&p) * moth_dtype_size((MothDType)g->dtype));
-  p.a = packed(p, true);
-  p.b = packed(p, false);
   p.work = moth_alloc(bytes);
   if (p.work)
     k->gemm_product(&p);
@@ -271,7 +269,7 @@ static void block(const MothGemm *g) {
     return;
   }
   if (!is_complex && !has_blas(g)) {
-    own(g);
+    own(g, packed((MothProduct){.gemm = *g}, true), packed((MothProduct){.gemm = *g}, false));
     return;
   }
   bool ta = g->a_col != 1, tb = g->b_col != 1;
@@ -299,29 +297,52 @@ static void block(const MothGemm *g) {
                        g->a, (int)lda, g->b, (int)ldb, g->beta, g->c, (int)ldc);
 }
 
+enum { MOST_KEPT = 8, KEPT_COLUMNS = 64 };
+
 typedef struct Grid {
   const MothGemm *g;
   int64_t rows, cols; /* of blocks */
   int64_t bm, bn;
+  const void *a[MOST_KEPT]; /* packed, by row of blocks; NULL: it is not */
 } Grid;
+
+static MothGemm part_of(const Grid *grid, int64_t row, int64_t col) {
+  const MothGemm *g = grid->g;
+  int64_t size = moth_dtype_size((MothDType)g->dtype), r = row * grid->bm, c = col * grid->bn;
+  MothGemm part = *g;
+  part.m = g->m - r < grid->bm ? g->m - r : grid->bm;
+  part.n = g->n - c < grid->bn ? g->n - c : grid->bn;
+  part.a = (const char *)g->a + r * g->a_row * size;
+  part.b = (const char *)g->b + c * g->b_col * size;
+  part.c = (char *)g->c + (r * g->c_row + c) * moth_dtype_size(sum_dtype(g));
+  return part;
+}
+
+/* A that is a constant (core/kept.h), beside a B of few columns: to pack it takes BLAS as long as many of the products. */
+static void keep_operand(Grid *grid) {
+  const MothGemm *g = grid->g;
+  bool is_real = g->dtype == MOTH_FLOAT32 || g->dtype == MOTH_FLOAT64;
+  if (!moth_keeper || !is_real || !has_blas(g) || grid->rows > MOST_KEPT ||
+      moth_isa == MOTH_ISA_GENERIC)
+    return;
+  for (int64_t i = 0; i < grid->rows && g->n <= KEPT_COLUMNS; i++)
+    grid->a[i] = packed((MothProduct){.gemm = part_of(grid, i, 0)}, true);
+}
 
 static void grid_range(void *ctx, int64_t begin, int64_t end) {
   const Grid *grid = ctx;
-  const MothGemm *g = grid->g;
-  int64_t size = moth_dtype_size((MothDType)g->dtype);
   bool alone = !omp_in_parallel();
   int keep = alone ? omp_get_max_threads() : 0;
   if (alone && keep != 1)
     omp_set_num_threads(1);
   for (int64_t i = begin; i < end && !moth_stopped(); i++) {
-    int64_t r = i / grid->cols * grid->bm, col = i % grid->cols * grid->bn;
-    MothGemm part = *g;
-    part.m = g->m - r < grid->bm ? g->m - r : grid->bm;
-    part.n = g->n - col < grid->bn ? g->n - col : grid->bn;
-    part.a = (const char *)g->a + r * g->a_row * size;
-    part.b = (const char *)g->b + col * g->b_col * size;
-    part.c = (char *)g->c + (r * g->c_row + col) * moth_dtype_size(sum_dtype(g));
-    block(&part);
+    int64_t row = i / grid->cols, col = i % grid->cols;
+    MothGemm part = part_of(grid, row, col);
+    const void *a = grid->rows <= MOST_KEPT ? grid->a[row] : NULL;
+    if (a)
+      own(&part, a, NULL);
+    else
+      block(&part);
   }
   if (alone && keep != 1)
     omp_set_num_threads(keep);
@@ -424,7 +445,7 @@ void moth_gemm(const MothGemm *g, bool parallel) {
       plain(g);
     return;
   }
-  Grid grid = {g, 1, 1, g->m, g->n};
+  Grid grid = {.g = g, .rows = 1, .cols = 1, .bm = g->m, .bn = g->n};
   /* Without BLAS the bits of an element do not depend on blocks. */
   bool whole = !moth_blas()->sgemm && moth_num_threads() == 1;
   for (int64_t n = whole ? 1 : blocks_for(moth_gemm_flops(g)); n > 1; n /= 2) {
@@ -435,6 +456,8 @@ void moth_gemm(const MothGemm *g, bool parallel) {
   }
   grid.rows = (g->m + grid.bm - 1) / grid.bm;
   grid.cols = (g->n + grid.bn - 1) / grid.bn;
+  if (parallel) /* else others may run beside this one, without the keeper */
+    keep_operand(&grid);
   if (parallel)
     moth_parallel_for(grid.rows * grid.cols, 1, grid_range, &grid);
   else

@@ -17,7 +17,7 @@
 #include "kernels/cpu/util.h"
 
 /* Numbers of a strip's pixels, and of the kernels that are multiplied by it, in the second cache. LAYOUT: for core/kept.h. */
-enum { PIXEL_BYTES = 768 << 10, KERNEL_BYTES = 512 << 10, LAYOUT = 2, LEAST = 100 };
+enum { PIXEL_BYTES = 768 << 10, KERNEL_BYTES = 512 << 10, LAYOUT = 2, LEAST = 49 };
 
 static int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -91,12 +91,6 @@ MothStatus moth_conv_by_winograd(const MothConvProduct *p, MothDType dtype, bool
               .groups = g->groups,
               .down = ceil_div(g->oh, 2),
               .group = group};
-  for (int64_t i = 0; i < g->groups && !made; i++) {
-    MothWinograd one = s.first;
-    one.weight = (const char *)one.weight + i * k * c * 9 * size;
-    one.to = packed + i * group * size;
-    s.k->winograd_pack(&one);
-  }
   int64_t tiles = moth_max64(MOTH_WINOGRAD_T, PIXEL_BYTES / (16 * c * size));
   s.rows = moth_max64(1, moth_min64(s.down, tiles / s.first.across));
   s.strips = ceil_div(s.down, s.rows);
@@ -104,6 +98,12 @@ MothStatus moth_conv_by_winograd(const MothConvProduct *p, MothDType dtype, bool
   s.strips = ceil_div(s.down, s.rows);
   s.first.channels = KERNEL_BYTES / (16 * c * size) / MOTH_WINOGRAD_M * MOTH_WINOGRAD_M;
   s.first.channels = moth_max64(MOTH_WINOGRAD_M, moth_min64(s.first.channels, 128));
+  for (int64_t i = 0; i < g->groups && !made; i++) {
+    MothWinograd one = s.first;
+    one.weight = (const char *)one.weight + i * k * c * 9 * size;
+    one.to = packed + i * group * size;
+    s.k->winograd_pack(&one);
+  }
   int64_t blocks = ceil_div(s.rows * s.first.across, MOTH_WINOGRAD_T);
   s.bytes = (size_t)((blocks * c + s.first.channels) * 16 * MOTH_WINOGRAD_T * size);
   double flops = 2.0 * 16 * (double)(s.rows * s.first.across) * (double)(c * k);

@@ -27,7 +27,8 @@ enum {
   CONV_WIDTH = CONV_V * CONV_LANES,
   CONV_FEW = 64,
   CONV_MOST = 256,
-  CONV_WEIGHTS = 512 << 10
+  CONV_WEIGHTS = 512 << 10,
+  CONV_AHEAD = 2048 / sizeof(real)
 };
 typedef real conv_vec __attribute__((vector_size(CONV_BYTES), aligned(sizeof(real)), may_alias));
 #define CONV_UNROLL _Pragma("GCC unroll 16")
@@ -155,6 +156,7 @@ MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
           more ? *(const conv_vec *)(c + m * ldc + v * CONV_LANES) : start;                        \
     }                                                                                              \
     for (int64_t k = 0; k < kk; k++, a += M) {                                                     \
+      __builtin_prefetch(a + CONV_AHEAD);                                                          \
       const real *p = b + at[k];                                                                   \
       conv_vec x[V];                                                                               \
       CONV_UNROLL for (int v = 0; v < V; v++) x[v] = *(const conv_vec *)(p + v * CONV_LANES);      \

@@ -103,6 +103,10 @@ MOTH_TYPED_REAL void product_pack_whole(const struct MothProduct *all) {
     }
 }
 
+/* Weights of a model are read once a run, from far: the processor prefetches them to the end of a page only. */
+enum { PRODUCT_FAR = 2048 / sizeof(real) };
+#define PRODUCT_AHEAD(p) __builtin_prefetch((p) + PRODUCT_FAR)
+
 /* c[PRODUCT_M][V vectors] = alpha * (a times b) + beta * c */
 #define PRODUCT_TILE(V)                                                                            \
   static void product_tile_##V(real *restrict c, int64_t ldc, const real *restrict a,              \
@@ -111,6 +115,7 @@ MOTH_TYPED_REAL void product_pack_whole(const struct MothProduct *all) {
     PRODUCT_UNROLL for (int m = 0; m < PRODUCT_M; m++) PRODUCT_UNROLL for (int v = 0; v < V; v++)  \
         acc[m][v] = (product_vec){0};                                                              \
     for (; k > 0; k--, a += PRODUCT_M, b += V * PRODUCT_LANES) {                                   \
+      PRODUCT_AHEAD(a);                                                                            \
       product_vec x[V];                                                                            \
       PRODUCT_UNROLL for (int v = 0; v < V; v++) x[v] =                                            \
           *(const product_vec *)(b + v * PRODUCT_LANES);                                           \

@@ -18,7 +18,7 @@ MOTH_TYPED_REAL int64_t winograd_is_there(void) {
 }
 
 #if WINOGRAD
-enum { WINO_M = MOTH_WINOGRAD_M, WINO_T = MOTH_WINOGRAD_T, WINO_V = WINO_T / 16 };
+enum { WINO_M = MOTH_WINOGRAD_M, WINO_T = MOTH_WINOGRAD_T, WINO_AHEAD = 512 };
 #define WINO_UNROLL _Pragma("GCC unroll 16")
 
 /* The lanes j of 16 with first + j in [0, size). */
@@ -97,6 +97,7 @@ static void wino_channel(const struct MothWinograd *p, int64_t c, const real *pl
     WINO_UNROLL for (int m = 0; m < WINO_M; m++) WINO_UNROLL for (int v = 0; v < V; v++)           \
         acc[m][v] = _mm512_setzero_ps();                                                           \
     for (; k > 0; k--, a += WINO_M, b += WINO_T) {                                                 \
+      __builtin_prefetch(a + WINO_AHEAD);                                                          \
       __m512 x[V];                                                                                 \
       WINO_UNROLL for (int v = 0; v < V; v++) x[v] = _mm512_loadu_ps(b + 16 * v);                  \
       WINO_UNROLL for (int m = 0; m < WINO_M; m++) {                                               \
@@ -177,6 +178,13 @@ static void wino_behind(const struct MothWinograd *p, int64_t from, int64_t to) 
     p->behind->run(p->behind->ctx, first + o * plane, first + o * plane + n);
 }
 
+/* Where number i of the kernels of panel o begins: [part of `channels` kernels][number][panel][channel][kernel]. */
+static inline int64_t wino_at(const struct MothWinograd *p, int64_t o, int64_t i) {
+  const int64_t from = o / p->channels * p->channels, left = p->k - from;
+  const int64_t panels = (left < p->channels ? left + WINO_M - 1 : p->channels) / WINO_M;
+  return (from * 16 + i * panels * WINO_M + (o - from)) * p->c;
+}
+
 static void wino_strip(const struct MothWinograd *p) {
   const MothConv *g = p->g;
   const int64_t tiles = p->rows * p->across, most = p->channels;
@@ -190,7 +198,7 @@ static void wino_strip(const struct MothWinograd *p) {
       for (int i = 0; i < 16; i++) {
         const real *x = v + (b * 16 + i) * p->c * WINO_T;
         for (int64_t o = from; o < to; o += WINO_M) {
-          const real *w = (const real *)p->packed + (o * 16 + i * WINO_M) * p->c;
+          const real *w = (const real *)p->packed + wino_at(p, o, i);
           real *out = m + (i * most + o - from) * WINO_T;
           if (n > 32)
             wino_tile_3(out, w, x, p->c);
@@ -216,7 +224,7 @@ MOTH_TYPED_REAL void winograd_strip(const struct MothWinograd *p) {
 #endif
 }
 
-/* The numbers of kernels of one group, (k, c, 3, 3), to p->to: [panel of WINO_M kernels][number][channel][kernel]. */
+/* The numbers of kernels of one group, (k, c, 3, 3), to p->to, as wino_at says. */
 MOTH_TYPED_REAL void winograd_pack(const struct MothWinograd *p) {
 #if WINOGRAD
   real *to = p->to;
@@ -237,7 +245,7 @@ MOTH_TYPED_REAL void winograd_pack(const struct MothWinograd *p) {
           const double *r = rows[y];
           const double four[4] = {r[0], (r[0] + r[1] + r[2]) / 2, (r[0] - r[1] + r[2]) / 2, r[2]};
           for (int x = 0; x < 4; x++)
-            to[(o * 16 + (4 * y + x) * WINO_M) * p->c + c * WINO_M + j] = (real)four[x];
+            to[wino_at(p, o, 4 * y + x) + c * WINO_M + j] = (real)four[x];
         }
       }
 #else

@@ -1,7 +1,7 @@
 --- Programs whose tensors do not change: batch norms become a part of what they follow, and a call runs by a plan.
 --
 -- A batch norm by its running statistics is y * a + b for each channel. Behind a convolution or linear whose result
--- nobody else reads, a goes into its weight and b into its bias (computed in float64); elsewhere it is a product and a
+-- nobody else reads, a goes into its weight and b into its bias; elsewhere it is a product and a
 -- sum. So a frozen program has tensors of its own, which are made again when those of the program were written to.
 local B = require "moth_lua"
 local moth = require "moth"
@@ -76,16 +76,16 @@ local function weights_of(node, held, a, b, dtype)
   local at = bearers[node.op].groups
   local groups = at and (node.args[at] or 1)
   if at and type(groups) ~= "number" or w:device().type ~= "cpu" then return nil end
-  local wide = w:to(moth.float64)
+  local by = a:to(w:dtype())
   if at then
     local shape = { groups, w:size(1) / groups, w:size(2), -1 }
-    wide = (wide:reshape(shape) * a:reshape({ groups, 1, -1, 1 })):reshape(w:size())
+    w = (w:reshape(shape) * by:reshape({ groups, 1, -1, 1 })):reshape(w:size())
   else
     local ones = { -1 }
     for i = 2, w:dim() do ones[i] = 1 end
-    wide = wide * a:reshape(ones)
+    w = w * by:reshape(ones)
   end
-  return wide:to(w:dtype()), (bias and b + bias:to(moth.float64) * a or b):to(w:dtype())
+  return w, (bias and b + bias:to(moth.float64) * a or b):to(by:dtype())
 end
 
 -- The program with its norms in others, and its tensors.
