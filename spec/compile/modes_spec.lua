@@ -9,9 +9,14 @@ local function block(x, k)
   return (h - x):abs() * 0.5, x:view(-1)
 end
 
--- What fn writes to stderr, from a process of its own.
-local function log(topic, text)
-  return (child(text, { env = "MOTH_LOGS=" .. topic .. " MOTH_LUAJIT_WARNING=0", program = "luajit" }))
+-- What fn writes to stderr, from a process of its own, with a folder for what is compiled and timed.
+local function log(topic, text, folder)
+  local own = folder or os.tmpname()
+  if not folder then os.execute(("rm -f %s; mkdir -m 700 %s"):format(own, own)) end
+  local out = child(text, { program = "luajit",
+    env = ("MOTH_LOGS=%s MOTH_LUAJIT_WARNING=0 MOTHINDUCTOR_CACHE_DIR=%s"):format(topic, own) })
+  if not folder then os.execute("rm -rf " .. own) end
+  return out
 end
 
 describe("compile: modes #quick", function()
@@ -61,6 +66,35 @@ describe("compile: modes #quick", function()
     assert.matches("a segment of 4 calls\n  one by one +[%d.e+]+ us\n", out)
     assert.matches("  blocks +[%d.e+]+ us\n", out)
     assert.equal(1, select(2, out:gsub("a segment of", "")))
+  end)
+
+  it("max-autotune times kernels with blocks of other sizes, for the next process, too #M287 #M290", function()
+    if not require("moth.utils.toolchain").cc() then return pending("needs a C compiler") end
+    local folder = os.tmpname()
+    os.execute(("rm -f %s; mkdir -m 700 %s"):format(folder, folder))
+    local program = [[
+      local moth = require "moth"
+      local w = moth.ones(30, { requires_grad = true })
+      local f = moth.compile(function(x)
+        return (x * w + 1):tanh() * 3, (x * 2):sigmoid():sum(1), (x - 1):square():sum(2)
+      end, { mode = "max-autotune" })
+      local x = moth.linspace(-1, 1, 1200):view(40, 30)
+      local a, b, c = f(x)
+      local loss = a:sum() + b:sum() + c:sum()
+      loss:backward()
+      moth.no_grad(function() f(x) end)
+      print("timed", moth.compile.counters().timed)
+      print(("%.4f"):format(w.grad:sum():item()))
+    ]]
+    local first = log("autotuning", program, folder)
+    local second = log("autotuning", program, folder)
+    os.execute("rm -rf " .. folder)
+    assert.matches("mul %(prog.lua:4%).*\n  as usual +[%d.e+]+ us\n  [a-z]+=%d+[a-z0-9= ]* +[%d.e+]+ us\n", first)
+    assert.is_true(tonumber(first:match("timed\t(%d+)")) >= 3, first)
+    assert.equal("0", second:match("timed\t(%d+)"), second)
+    assert.matches("mul %(prog.lua:4%)[^\n]*, as timed before: ", second)
+    assert.matches("a segment of %d+ calls, as timed before: ", second)
+    assert.equal(first:match("\n(%-?[%d.]+)\n$"), second:match("\n(%-?[%d.]+)\n$"))
   end)
 
   it("leave segments with gradients, writes and random numbers as they are", function()

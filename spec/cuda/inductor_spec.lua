@@ -186,6 +186,25 @@ describe("compile: generated kernels on CUDA", function()
     end)
   end)
 
+  it("are timed with blocks of other sizes in mode max-autotune, and the times are kept #M287 #M290", function()
+    local tune, folder = require "moth.compile.tune", os.tmpname()
+    os.execute(("rm -f %s; mkdir -m 700 %s"):format(folder, folder))
+    require("kernel.kernels").with({ MOTHINDUCTOR_CACHE_DIR = folder }, function()
+      local x, timed = randn(12, 40), {}
+      local function f(t) return (t * 2 + 1):tanh() * t, (t * 3):sigmoid():sum(2) end
+      for process = 1, 2 do
+        tune.forget()
+        moth.compile.reset()
+        local got = { moth.no_grad(moth.compile(f, { mode = "max-autotune" }), x) }
+        for i, t in ipairs { f(x) } do same(t, got[i], "result " .. i) end
+        timed[process] = moth.compile.counters().timed
+      end
+      assert.is_true(timed[1] >= 2)
+      assert.equal(0, timed[2])
+    end)
+    os.execute("rm -rf " .. folder)
+  end)
+
   it("are what NVRTC takes", function()
     local ok, nvrtc = pcall(require("kernel.nvrtc").open)
     if not ok or not nvrtc then return pending("libnvrtc was not found") end

@@ -172,10 +172,11 @@ local function note(graph, steps)
   end
 end
 
+local function is_checked() return native.checked() or require("moth.compile").config.check end
+
 -- The steps of a graph's calls, with programs where they are fused; nil: none is.
 local function steps_of(calls, outputs)
-  local steps, any = fuse.steps(calls, outputs), false
-  local checked = native.checked() or require("moth.compile").config.check
+  local steps, any, checked = fuse.steps(calls, outputs), false, is_checked()
   for _, step in ipairs(steps) do
     if step.fused then
       step.kernel, any = schedule.kernel(step, checked), true
@@ -202,10 +203,10 @@ local function try_steps(calls, outputs)
   end
 end
 
--- Compiles the programs of steps, those of each device together. Returns how many are new; nil and a message where a
--- compiler fails, nil alone where there is none.
+-- Compiles the programs of steps, those of each device together. nil and a message where a compiler fails, nil alone
+-- where there is none.
 local function compile(steps)
-  local devices, lists, new = {}, {}, 0
+  local devices, lists = {}, {}
   for _, step in ipairs(steps) do
     if step.fused then
       if not lists[step.device] then
@@ -226,22 +227,24 @@ local function compile(steps)
       count, message = require("moth.kernel.cuda").programs(lists[device], tonumber(device:match("%d+")) or 0)
       if not count then return nil, "no kernels for " .. device .. ": " .. message end
     end
-    new = new + count
+    M.counters.kernels = M.counters.kernels + count
   end
-  return new
+  return true
 end
 
 -- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
-local function plan(graph, calls, outputs)
+local function plan(graph, calls, outputs, tune)
   local steps = try_steps(calls, outputs)
+  if steps and tune then
+    steps = tune.steps(steps, compile, function() return try_steps(calls, outputs) end, is_checked())
+  end
   if not steps then return nil end
   log(steps)
-  local new, message = compile(steps)
-  if not new then
+  local done, message = compile(steps)
+  if not done then
     if message then toolchain.log("fusion", true, "compile: pointwise calls run in blocks: %s", message) end
     return nil
   end
-  M.counters.kernels = M.counters.kernels + new
   note(graph, steps)
   rewrite(graph, calls, steps)
   local run = {}
@@ -284,28 +287,38 @@ function M.steps(graph, inputs)
   end)
 end
 
---- The backend of plain graphs (moth.compile.aot): what runs one.
-function M.inner(graph)
-  return interpreted(function()
-    local calls, outputs = read(graph, true)
-    return calls and plan(graph, calls, outputs) or C.plan_new(graph.handle)
-  end)
+-- The backend; tune: nil, or moth.compile.tune.
+local function backend_with(tune)
+  -- That of plain graphs (moth.compile.aot). It saves less for backward, and computes pointwise calls again: about 1 %
+  -- of a GPT's step for a fifth of its memory.
+  local with_gradients = aot.backend(function(graph)
+    return interpreted(function()
+      local calls, outputs = read(graph, true)
+      return calls and plan(graph, calls, outputs, tune) or C.plan_new(graph.handle)
+    end)
+  end, { recompute = true })
+  return function(graph, inputs)
+    local calls, outputs = interpreted(read, graph)
+    if not calls then return with_gradients(graph, inputs) end
+    graph:pin_sizes()
+    if C.graph_fold(graph.handle) > 0 then calls, outputs = interpreted(read, graph) end
+    local made = interpreted(plan, graph, calls, outputs, tune)
+    if not made then return blocks.backend(graph, inputs) end
+    if not C.plan_facts(made).pure then return nil, true end
+    return made, true
+  end
 end
-
--- Saves less for backward, and computes pointwise calls again: about 1 % of a GPT's step for a fifth of its memory.
-local with_gradients = aot.backend(M.inner, { recompute = true })
 
 --- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
 -- one by one. What cannot be compiled runs in blocks. Other segments, as said above, go through moth.compile.aot.
-function M.backend(graph, inputs)
-  local calls, outputs = interpreted(read, graph)
-  if not calls then return with_gradients(graph, inputs) end
-  graph:pin_sizes()
-  if C.graph_fold(graph.handle) > 0 then calls, outputs = interpreted(read, graph) end
-  local made = interpreted(plan, graph, calls, outputs)
-  if not made then return blocks.backend(graph, inputs) end
-  if not C.plan_facts(made).pure then return nil, true end
-  return made, true
+M.backend = backend_with()
+
+local with_tuning
+
+--- The same with kernels that are timed: mode "max-autotune".
+function M.tuned(graph, inputs)
+  with_tuning = with_tuning or backend_with(require "moth.compile.tune")
+  return with_tuning(graph, inputs)
 end
 
 return M

@@ -240,7 +240,7 @@ end
 M.counters = signature("compile.counters()", function()
   local counters = C.counters()
   counters.turned_off = pace.turned_off
-  counters.kernels, counters.groups = generated.kernels, generated.groups
+  counters.kernels, counters.groups, counters.timed = generated.kernels, generated.groups, generated.timed
   return counters
 end)
 
@@ -250,6 +250,7 @@ M.reset = signature("compile.reset()", function()
     box.trace, box.pace = nil, box.measured and pace.new()
   end
   pace.turned_off, generated.kernels, generated.groups, generated.fused = 0, 0, 0, 0
+  generated.timed = 0
   C.reset_counters()
 end)
 

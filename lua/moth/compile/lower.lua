@@ -465,7 +465,7 @@ end
 function expand(call, values, out, owner)
   local unit = call.unit
   call.owner = owner or call
-  if known(call) then
+  if not unit.whole and known(call) then
     out[#out + 1] = call
     return true
   end
@@ -476,7 +476,8 @@ function expand(call, values, out, owner)
     owner = unit.owners[unit.count] or {}
     unit.owners[unit.count], call.owner = owner, owner
   end
-  if record and unit.apart ~= false and not (owner and owner.apart == false) and takes_graphs(call) then
+  local opens = unit.apart ~= false and not unit.whole and not (owner and owner.apart == false)
+  if record and opens and takes_graphs(call) then
     if call.canonical then
       for i, a in ipairs(record.args) do given[a.name] = call.canonical[i] end
     else
@@ -554,11 +555,12 @@ function M.find_idle(calls, outputs)
   end
 end
 
---- Takes calls of a graph apart, whose arguments are `given`. A call whose unit.apart is false stays whole.
+--- Takes calls of a graph apart, whose arguments are `given`. A call whose unit.apart is false stays whole; one whose
+-- unit.whole is true is the library's.
 function M.expand(calls)
   local out, values = {}, {}
   for _, call in ipairs(calls) do
-    call.map, call.view, call.into = nil, nil, nil
+    call.map, call.view, call.into, call.reduce = nil, nil, nil, nil
     for _, v in ipairs(call.results) do v.same = nil end
   end
   for _, call in ipairs(calls) do

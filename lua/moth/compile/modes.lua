@@ -3,14 +3,14 @@
 -- "reduce-overhead": one launch a call. On the CPU that is the plan, which the backends "blocks" and "inductor" make.
 -- On a GPU the code of a segment is captured as a CUDA graph after two calls, with inputs of its own that each call's
 -- are copied to (parameters, which stay where they are, need no copy); results are copies.
--- "max-autotune": each segment is run by each backend there is, and the fastest is kept; MOTH_LOGS=autotuning prints
--- the times.
+-- "max-autotune": generated kernels are timed with several sizes of blocks (moth.compile.tune), then each segment is
+-- run by each backend there is, and the fastest is kept; MOTH_LOGS=autotuning prints the times. They are kept for the
+-- next process.
 --
--- Both are for segments that record no gradient, write to nothing and draw no random numbers; others are as in
--- "default".
+-- Segments that record a gradient, write to something or draw random numbers are as in "default", but for the timed
+-- kernels.
 local B = require "moth_lua"
 local ops = require "moth.dispatch.ops"
-local toolchain = require "moth.utils.toolchain"
 local C = B.compile
 
 local M = {}
@@ -129,52 +129,51 @@ end
 
 -- ---- max-autotune ------------------------------------------------------------------------------------
 
-local RUNS = 5
+-- The backends that are the same in each process.
+local own_name = { eager = true, blocks = true, inductor = true, aot_eager = true }
 
-local function synchronize(inputs)
-  if inputs[1] and B.tensor_device(inputs[1]).type == "cuda" then require("moth.cuda").synchronize() end
+-- A graph's text, without the places of its calls and the numbers of this call.
+local function what_it_does(graph)
+  local text = C.graph_text(graph.handle):gsub(" +%-%- [^\n]*", ""):gsub(" +%S+:%d+\n", "\n")
+  return (text:gsub("(k%d+) = [^,)]*", "%1"))
 end
 
-local function time(code, inputs, numbers)
-  local args, n = { unpack(inputs) }, #inputs
-  if #numbers > 0 then
-    n = n + 1
-    args[n] = numbers
-  end
-  local best = math.huge
-  for run = 0, RUNS do -- the first warms up
-    synchronize(inputs)
-    local begin = C.clock()
-    code(unpack(args, 1, n))
-    synchronize(inputs)
-    if run > 0 then best = math.min(best, C.clock() - begin) end
-  end
-  return best
-end
-
+-- What runs a segment: the fastest of the backends, as it was timed, or is now.
 local function tuned(backend, name)
+  local tune = require "moth.compile.tune"
+  local inductor = require "moth.compile.inductor"
+  if name == "inductor" then backend = inductor.tuned end
+  local list = { { "one by one", interpreted }, { name, backend } }
+  if name ~= "blocks" then list[#list + 1] = { "blocks", require("moth.compile.blocks").backend } end
+  if name ~= "inductor" then list[#list + 1] = { "inductor", inductor.tuned } end
   return function(graph, inputs)
     if not is_pure(graph) then return as_default(backend, graph, inputs) end
-    local numbers = {}
+    local device = inputs[1] and tostring(B.tensor_device(inputs[1])) or "cpu"
+    local what = ("a segment of %d calls"):format(graph:count())
+    local key = table.concat({ "segment", name, tune.place(device), what_it_does(graph) }, "\0")
+    local known = own_name[name] and tune.known(key, what)
+    for _, one in ipairs(list) do
+      if one[1] == known then
+        local code, own = one[2](graph, inputs)
+        if code ~= nil then return code, own end
+      end
+    end
+    local args, n, numbers = { unpack(inputs) }, #inputs, {}
     for i, k in ipairs(graph:numbers()) do numbers[i] = k.value end
-    local best, code, own
-    local lines = {}
-    local function try(label, make)
-      local one, flag = make(graph, inputs)
-      if one == nil then return end
-      local took = time(one, inputs, numbers)
-      lines[#lines + 1] = ("  %-16s %.3g us"):format(label, took / 1e3)
-      if not best or took < best then best, code, own = took, one, flag end
+    if #numbers > 0 then
+      n = n + 1
+      args[n] = numbers
     end
-    try("one by one", interpreted)
-    try(name, backend)
-    for _, other in ipairs { "blocks", "inductor" } do
-      if other ~= name then try(other, require("moth.compile." .. other).backend) end
+    local codes, times = {}, {}
+    for _, one in ipairs(list) do
+      local code, own = one[2](graph, inputs)
+      if code ~= nil then
+        codes[one[1]] = { code, own }
+        times[#times + 1] = { one[1], tune.time(function() code(unpack(args, 1, n)) end, device) }
+      end
     end
-    if toolchain.logs("autotuning") then
-      toolchain.log("autotuning", false, "a segment of %d calls\n%s", graph:count(), table.concat(lines, "\n"))
-    end
-    return code, own
+    local best = codes[tune.keep(key, what, times)]
+    return best[1], best[2]
   end
 end
 

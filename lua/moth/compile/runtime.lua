@@ -17,8 +17,9 @@
 --
 -- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
 local ffi = require "ffi"
+local B = require "moth_lua"
 local graphs = require "moth.compile.graph"
-require "moth.kernel.native" -- declares the types
+local native = require "moth.kernel.native" -- declares the types
 
 local M = {}
 
@@ -77,12 +78,37 @@ function M.launch(step)
       slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, no_memory = n + 4,
       reach = k.checked and n + 4 or 0, outside = k.checked and n * 2 + 5 or 0 }
   end
+  out.values = {} -- of results and operands, in their order
+  for kind = 1, 2 do
+    for _, slot in ipairs(at[kind]) do table.insert(out.values, into[k.args[slot].value] or k.args[slot].value) end
+  end
   out.launches = { launch(k.grid) }
   if k.second then
     slots[k.phase + 1].i = 1
     out.launches[2] = launch(k.second)
   end
   return out
+end
+
+--- A function that runs a launch by itself, for its time: addresses are those of results, operands and temporaries.
+function M.runner(l, addresses, device)
+  local nslots = #l.slots / 8
+  local slots = Slots(nslots)
+  ffi.copy(slots, l.slots, #l.slots)
+  for i, address in ipairs(addresses) do
+    if l.at[i] >= 0 then slots[l.at[i]].p = address end
+    if l.at[i] >= 0 and l.reach > 0 then slots[l.at[i] + l.reach].i = 2 ^ 53 end
+  end
+  for _, n in ipairs(l.numbers) do slots[n.slot].d = 1 end
+  if not l.program then
+    local fn = ffi.cast("MothKernelRange", l.fn)
+    return function() native.launch(l.n, l.grain, fn, slots) end
+  end
+  local C, index, args = B.cuda, tonumber(device:match("%d+")) or 0, {}
+  for i = 1, nslots - 1 do args[i] = ffi.string(slots + i, 8) end
+  return function()
+    C.launch(l.program, l.kernel, index, l.n, 1, 1, l.threads, 1, 1, l.shared, unpack(args, 1, nslots - 1))
+  end
 end
 
 return M

@@ -156,6 +156,8 @@ local function signature(group)
   return table.concat(parts, " "), refs, place
 end
 
+M.signature = signature
+
 local known, count, MOST = {}, 0, 4096 -- programs by signature
 
 -- A program for other values: those of `refs`.
@@ -168,10 +170,10 @@ local function instance(base, refs, text)
   return k
 end
 
---- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
--- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
--- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
--- of moth.compile.runtime. text: what is fused, and where it stands.
+--- The program of a group: { prog, args, grid, second, phase, work, in_place, text, way }. args: what its parameters
+-- are, in their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs;
+-- second: how many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a
+-- program; in_place: of moth.compile.runtime. text: what is fused, and where it stands. way: how it goes over its axes.
 function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
     stages = {}, head = {}, free = {}, same = {}, knobs = M.tiles_of(group) }, Emit)
@@ -183,13 +185,17 @@ function M.program(group)
   for _, v in ipairs(group.results) do self:pointer(v) end
   local by_row, alone = nil, nil
   if group.dims then by_row, alone = fuse.shape_of(group) end
+  local way
   if not group.dims then
     self.in_place = self:is_in_place(all)
     local other = self:other_axis(all)
+    way = other and "tiles" or "flat"
     if other then self:tiles(other) else self:flat() end
   elseif by_row and alone then
+    way = "rows"
     self:rows()
   else
+    way = by_row and "shared" or "columns"
     self:shared(not by_row)
   end
   for i = #self.head, 1, -1 do table.insert(self.b.list, 1, self.head[i]) end
@@ -197,7 +203,7 @@ function M.program(group)
     biggest = self.biggest, warps = self.knobs.warps }
   self:name_params()
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
-    work = self.work, in_place = self.in_place, text = described(group) }
+    work = self.work, in_place = self.in_place, text = described(group), way = way }
 end
 
 --- The program of a group as M.program gives it, with `base` in the place of `prog`: what groups that differ in their

@@ -28,6 +28,8 @@ local function compiler()
   return version
 end
 
+M.compiler = compiler
+
 -- The program, compiled where it was not yet: its image is kept in the user's folder, by a hash of all that it comes
 -- from.
 local function program(key, ...)

@@ -70,6 +70,15 @@ local function machine()
   return processor
 end
 
+M.machine = machine
+
+--- Runs programs 0 to n - 1 on moth's threads.
+function M.launch(n, grain, fn, slots)
+  if not C.moth_parallel_for_launch(n, grain, fn, slots) then
+    B.ops.empty({ 0 }) -- raises "interrupted"
+  end
+end
+
 -- Generated programs have their loops as they should be: trying harder takes time alone.
 local function effort(cc, quick)
   if not quick then return "-O3" end
@@ -252,9 +261,7 @@ function M.compile(prog)
     slots[n].i, slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = gx, gy, gz, 0
     local out = n * 2 + 4
     if checked then slots[out].i = 0 end
-    if not C.moth_parallel_for_launch(gx * gy * gz, grain, call, slots) then
-      B.ops.empty({ 0 }) -- raises "interrupted"
-    end
+    M.launch(gx * gy * gz, grain, call, slots)
     if checked and slots[out].i ~= 0 then
       local noted = {}
       for i = 1, 4 do noted[i] = tonumber(slots[out + i - 1].i) end
