@@ -358,7 +358,9 @@ local function run_seed(seed, backend)
     { backend = interpret, dynamic = true }, { backend = "blocks" },
     { backend = "blocks", dynamic = true }, { backend = "aot_eager" } })[seed % 8 + 1]
   backend = backend or os.getenv("MOTH_BACKEND")
-  if backend then options = { backend = backend ~= "default" and backend or nil } end
+  if backend then
+    options = { backend = backend ~= "default" and backend or nil, dynamic = seed % 2 == 0 or nil }
+  end
   if options.backend == "blocks" and math.floor(seed / 8) % 2 == 0 then
     local inner = f
     f = function(...)

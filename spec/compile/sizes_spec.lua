@@ -150,6 +150,7 @@ describe("compile: what is made of sizes", function()
       all({}, 1, 5)
       all({ dynamic = true }, 2, 5)
       all({ backend = "inductor" }, 3, 5)
+      all({ backend = "inductor", dynamic = true }, 4, 5)
     end)
     tiers.runs = runs
     assert.is_true(ok, e)

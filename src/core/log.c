@@ -9,9 +9,9 @@
 
 /* docs/environment.md says what each prints. */
 static const char *const known[] = {
-    "aot",    "aot_graphs",   "aot_joint_graph", "autograd",    "autotuning",
-    "blas",   "cuda",         "device",          "dispatch",    "dist",
-    "fusion", "graph_breaks", "kernel",          "output_code", "recompiles",
+    "aot",    "aot_graphs", "aot_joint_graph", "autograd",   "autotuning", "blas",
+    "cuda",   "device",     "dispatch",        "dist",       "fusion",     "graph_breaks",
+    "guards", "kernel",     "output_code",     "recompiles",
 };
 enum { KNOWN = sizeof known / sizeof *known };
 static signed char levels[KNOWN]; /* 0: off, 1: on, 2: in detail */

@@ -162,8 +162,10 @@ MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n, const MothG
     MOTH_TRY(moth_graph_add_call(g, n->op, (MothVariant)n->variant, args, refs, n->nrefs, n->metas,
                                  &n->modes, n->place, out));
     (*out)->backward = n->backward;
-    for (int i = 0; i < n->op->nargs; i++)
+    for (int i = 0; i < n->op->nargs; i++) {
       (*out)->args[i].number = n->args[i].number;
+      (*out)->args[i].free = n->args[i].free;
+    }
     return MOTH_OK;
   }
   MothGraphNode *copy = moth_graph_add(g, NULL, (MothNodeKind)n->kind, n->name);

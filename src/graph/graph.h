@@ -114,6 +114,19 @@ MOTH_API MothStatus moth_graph_check(const MothGraph *g);
  * `sizes`, for the present sizes only. For others the graph is compiled again. */
 MOTH_API void moth_graph_pin(MothGraph *g, uint32_t k, bool sizes);
 
+/* Whether argument i of the call n is a size, or a number that may follow from sizes. */
+MOTH_API bool moth_arg_is_open(const MothGraphNode *n, int i);
+typedef struct MothGraphForm {
+  char *text; /* not ended by 0 */
+  size_t length, nsizes;
+  double *
+      sizes; /* by nodes: open arguments as Lua counts them, then sizes and strides of the results */
+} MothGraphForm;
+/* The form of g (form.c), or of the results of one node; moth_graph_form_free frees it. */
+MOTH_API MothStatus moth_graph_form(const MothGraph *g, const MothGraphNode *only,
+                                    MothGraphForm *out);
+MOTH_API void moth_graph_form_free(MothGraphForm *f);
+
 /* Runs the nodes one by one, as recorded; numbers: nnumbers values, NULL: the recorded ones. outputs[i] is owned by the caller. ninputs must be the number of placeholders;
  * dtypes, and numbers of dimensions, are checked. */
 MOTH_API MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,

@@ -70,8 +70,10 @@ static bool explain(const Compare *c, MothTraceArg *a, const MothValue *b) {
     return true;
   for (uint32_t k = 0; k < c->n; k++)
     if (!c->pinned[k] && same(&a->value, &c->from[k]) && same(b, &c->to[k])) {
-      if (c->mark)
+      if (c->mark) {
         a->number = k + 1;
+        a->free = true;
+      }
       return true;
     }
   return false;

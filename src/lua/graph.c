@@ -123,8 +123,8 @@ static void push_list(lua_State *L, int n, const int64_t *list) {
 }
 
 /* Pushes the arguments: values of nodes as { node =, result = }, numbers of the graph as { number =, value =, varied = }; `n` is their
- * number. */
-static void push_args(lua_State *L, const MothGraphNode *n) {
+ * number. open: what moth_arg_is_open is { size = a number or a list }. */
+static void push_args(lua_State *L, const MothGraphNode *n, bool open) {
   const MothGraphRef *ref = n->refs;
   lua_createtable(L, n->op->nargs, 0);
   for (int i = 0; i < n->op->nargs; i++) {
@@ -139,7 +139,11 @@ static void push_args(lua_State *L, const MothGraphNode *n) {
       }
     } else {
       moth_lua_push_value(L, &n->op->args[i], v);
-      if (n->args[i].number) {
+      if (open && moth_arg_is_open(n, i)) {
+        lua_createtable(L, 0, 1);
+        lua_insert(L, -2);
+        lua_setfield(L, -2, "size");
+      } else if (n->args[i].number) {
         lua_createtable(L, 0, 3);
         lua_insert(L, -2);
         lua_setfield(L, -2, "value");
@@ -166,11 +170,12 @@ static bool is_plain(const MothGraphNode *n) {
   return plain;
 }
 
-/* graph_node(g, id) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil */
+/* graph_node(g, id, open) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
   MothGraph *g = check_graph(L, 1);
   const MothGraphNode *n = moth_graph_node(g, (uint32_t)moth_lua_check_integer(L, 2, 1, MOST));
+  bool open = lua_toboolean(L, 3);
   if (!n)
     return 0;
   lua_createtable(L, 0, 8);
@@ -186,7 +191,7 @@ static int c_graph_node(lua_State *L) {
     lua_setfield(L, -2, "target");
     lua_pushstring(L, moth_dtype_name((MothDType)n->modes.dtype));
     lua_setfield(L, -2, "default_dtype");
-    push_args(L, n);
+    push_args(L, n, open);
   } else {
     lua_createtable(L, (int)n->nrefs, 0);
     for (uint32_t i = 0; i < n->nrefs; i++) {
@@ -330,6 +335,41 @@ static int c_graph_insert(lua_State *L) {
     return moth_lua_error(L, "the function calls no op of the table");
   lua_pushnumber(L, i.made->id);
   return 1;
+}
+
+/* graph_form(g, id or nil) -> the form of g, or of a node's results; its sizes, as the bytes of doubles */
+static int c_graph_form(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  MothGraphForm f;
+  MothStatus s = moth_graph_form(g, lua_isnoneornil(L, 2) ? NULL : check_node(L, g, 2), &f);
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_pushlstring(L, f.text, f.length);
+  lua_pushlstring(L, (const char *)f.sizes, f.nsizes * sizeof *f.sizes);
+  moth_graph_form_free(&f);
+  return 2;
+}
+
+/* graph_pins(g) -> { whether what is made of g holds for this value of the number, … }, { its value or false, … } */
+static int c_graph_pins(lua_State *L) {
+  const MothGraph *g = check_graph(L, 1);
+  lua_createtable(L, (int)g->nnumbers, 0);
+  for (uint32_t k = 0; k < g->nnumbers; k++) {
+    lua_pushboolean(L, g->pinned[k]);
+    lua_rawseti(L, -2, (int)k + 1);
+  }
+  lua_createtable(L, (int)g->nnumbers, 0);
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    for (int i = 0; n->op && i < n->op->nargs; i++)
+      if (n->args[i].number) {
+        const MothValue *v = &n->args[i].value;
+        if (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT)
+          moth_lua_push_value(L, &n->op->args[i], *v);
+        else
+          lua_pushboolean(L, false);
+        lua_rawseti(L, -2, (int)n->args[i].number);
+      }
+  return 2;
 }
 
 static int c_graph_erase(lua_State *L) {
@@ -477,6 +517,8 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
                                  {"graph_node", c_graph_node},
                                  {"graph_fake", c_graph_fake},
                                  {"graph_insert", c_graph_insert},
+                                 {"graph_form", c_graph_form},
+                                 {"graph_pins", c_graph_pins},
                                  {"graph_erase", c_graph_erase},
                                  {"graph_fold", c_graph_fold},
                                  {"graph_replace", c_graph_replace},

@@ -31,7 +31,7 @@
 -- * Outputs of a backward graph (info.kind == "backward") may be inputs, views, or one value twice. Inputs are the
 --   saved values, then the gradients.
 --
--- info = { kind, nroots, inference (no backward follows), index (of the compiled segment) }.
+-- info = { kind, nroots, inference (no backward follows), index (of the compiled segment), dynamic (of its graph) }.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local graphs = require "moth.compile.graph"
@@ -63,7 +63,7 @@ local function compile(graph, inputs, inner, o)
     log("aot_graphs", ("%s graph of segment %d"):format(kind, index), handle)
     if kind == "backward" then M.counters.backwards = M.counters.backwards + 1 end
     local ok, fn = xpcall(inner, trace.keep, g, values, { kind = kind, index = index, nroots = nroots,
-      inference = inference })
+      inference = inference, dynamic = graph.dynamic })
     if not ok then
       if not require("moth.compile").config.suppress_errors then trace.rethrow(fn) end
       io.stderr:write(("[moth] warning: compile: a backend failed, the calls of a %s graph run one by one: %s\n")

@@ -165,10 +165,9 @@ function Emit:shared(columns)
   local size_of_block = self:block(last)
   local reductions, fulls, rows = self:by_stage()
   reductions, fulls = reductions[0] or {}, fulls[0] or {}
-  local split, others, nkept, length = nil, {}, 1, 1
+  local split, others, nkept = nil, {}, 1
   for k, axis in ipairs(self.axes) do
     if axis.reduced then
-      length = length * axis.size
       -- The longest of the reduced axes is split.
       if not split or axis.size > self.axes[split].size then split = k end
     else
@@ -181,14 +180,18 @@ function Emit:shared(columns)
   local blocks = columns and math.ceil(self.axes[last].size / wide) or 1
   local programs = columns and nkept / self.axes[last].size * blocks or nkept
   local width = columns and math.min(self.axes[last].size, wide) or 1
-  local size = self.axes[split].size
-  local share = math.max(1, math.ceil(most / math.max(1, length / size * width)))
+  local size, beside = self.axes[split].size, width
+  for k, axis in ipairs(self.axes) do
+    if axis.reduced and k ~= split then beside = beside * axis.size end
+  end
+  local share, chunks = math.max(1, math.ceil(most / beside)), 1
   if split == last then share = math.max(size_of_block, math.floor(share / size_of_block) * size_of_block) end
-  local chunks = math.max(1, math.ceil(size / share))
-  chunks = math.min(chunks, columns and 64 or 1024)
-  share = math.ceil(size / chunks)
-  if split == last then share = math.ceil(share / size_of_block) * size_of_block end
-  chunks = math.max(1, math.ceil(size / share))
+  if size > share then
+    chunks = math.min(math.ceil(size / share), columns and 64 or 1024)
+    share = math.ceil(size / chunks)
+    if split == last then share = math.ceil(share / size_of_block) * size_of_block end
+    chunks = math.ceil(size / share)
+  end
 
   local block = columns and { wide } or {}
   if columns then self.biggest = wide end

@@ -21,6 +21,7 @@ local ops = require "moth.dispatch.ops"
 local runtime = require "moth.compile.runtime"
 local schedule = require "moth.compile.schedule"
 local system = require "moth.utils.system"
+local templates = require "moth.compile.templates"
 local toolchain = require "moth.utils.toolchain"
 
 local M = {}
@@ -29,16 +30,20 @@ local C = B.compile
 M.counters = require "moth.compile.generated"
 
 -- The calls of a graph, and its outputs; nil if it has a call that records a gradient, or, unless it is a plain graph
--- of moth.compile.aot, one that writes, draws or is under autocast (there the casts are calls).
-local function read(graph, is_plain)
+-- of moth.compile.aot, one that writes, draws or is under autocast (there the casts are calls). open: of
+-- moth.compile.templates: sizes are symbols.
+local function read(graph, is_plain, open)
   local value, calls, outputs = {}, {}, {}
+  local owner = open and open:owner(graph.handle) or graph
   local function values_of(id, metas, call)
     local list = {}
     value[id] = list
     for i, meta in ipairs(metas) do
       local fake
-      list[i] = { facts = lower.facts(meta), call = call, node = id, result = i, fake = function()
-        fake = fake or C.graph_fake(graph.handle, id, i)
+      local facts = lower.facts(meta)
+      if open then facts.shape, facts.stride = open:list(facts.shape), open:list(facts.stride) end
+      list[i] = { facts = facts, call = call, node = id, result = i, fake = function()
+        fake = fake or C.graph_fake(owner.handle, id, i)
         return fake
       end }
     end
@@ -47,13 +52,14 @@ local function read(graph, is_plain)
   local function convert(v)
     if type(v) ~= "table" then return v end
     if v.node then return value[v.node][v.result] end
-    if v.number then return graph:number(v) end
+    if v.size then return type(v.size) == "table" and open:list(v.size) or open:number(v.size) end
+    if v.number then return graphs.Graph.number(owner, v) end
     local list = { n = v.n or #v }
     for i = 1, list.n do list[i] = convert(v[i]) end
     return list
   end
   for _, id in ipairs(C.graph_nodes(graph.handle)) do
-    local f = C.graph_node(graph.handle, id)
+    local f = C.graph_node(graph.handle, id, open ~= nil)
     if f.kind == "placeholder" or f.kind == "get_attr" then
       values_of(id, f.metas)
     elseif f.kind == "call" then
@@ -75,8 +81,11 @@ local function read(graph, is_plain)
   return calls, outputs
 end
 
--- Writes the calls that others were taken apart into in their place in the graph.
-local function rewrite(graph, calls, steps)
+local function itself(v) return v end
+
+-- What is changed in a graph: { inserted = calls that others were taken apart into, replaced = those others, values =
+-- { { value, the one that takes its place }, … } }.
+local function changes(calls, steps)
   local replaced = {}
   for _, call in ipairs(calls) do replaced[call] = true end
   local list, listed = {}, {}
@@ -88,11 +97,31 @@ local function rewrite(graph, calls, steps)
     end
   end
   table.sort(list, function(a, b) return a.at < b.at end)
-  for _, call in ipairs(list) do
+  local out = { inserted = list, replaced = {}, values = {} }
+  for i = #calls, 1, -1 do
+    local call = calls[i]
+    if replaced[call] then
+      out.replaced[#out.replaced + 1] = call.node
+      for k, v in ipairs(call.results) do
+        local to = lower.resolve(v)
+        if to ~= v then out.values[#out.values + 1] = { call.node, k, to } end
+      end
+    end
+  end
+  return out
+end
+
+-- Writes changes into the graph; values: the numbers of symbols. False, and the graph is as it was: calls have given
+-- other values than those that it was made for.
+local function rewrite(graph, change, values)
+  for n, call in ipairs(change.inserted) do
     local fakes, ids, results, known = {}, {}, {}, {}
     local function given(v)
-      if type(v) ~= "table" then return v end
-      if graphs.is_number(v) then return v:pin() end
+      if type(v) ~= "table" then return values(v) end
+      if graphs.is_number(v) then
+        C.graph_pin(graph.handle, v.index)
+        return v.value
+      end
       if v.facts then
         if not known[v] then
           known[v] = C.graph_fake(graph.handle, v.node, v.result)
@@ -106,21 +135,19 @@ local function rewrite(graph, calls, steps)
     end
     local args = given(call.args)
     args.n = call.args.n
-    call.node = C.graph_insert(graph.handle, call.unit.call.node, fakes, ids, results, call.fn, args)
-    for i, v in ipairs(call.results) do v.node, v.result = call.node, i end
-  end
-  for i = #calls, 1, -1 do
-    local call = calls[i]
-    if replaced[call] then
-      for k, v in ipairs(call.results) do
-        local to = lower.resolve(v)
-        if to ~= v then C.graph_replace(graph.handle, call.node, k, to.node, to.result) end
-      end
+    local id = C.graph_insert(graph.handle, call.unit.call.node, fakes, ids, results, call.fn, args)
+    if not call.node then
+      call.node = id
+      for i, v in ipairs(call.results) do v.node, v.result = id, i end
+    end
+    if values ~= itself and not templates.is_same(graph.handle, call, id, values) then
+      for k = n, 1, -1 do C.graph_erase(graph.handle, k == n and id or change.inserted[k].node) end
+      return false
     end
   end
-  for i = #calls, 1, -1 do
-    if replaced[calls[i]] then C.graph_erase(graph.handle, calls[i].node) end
-  end
+  for _, r in ipairs(change.values) do C.graph_replace(graph.handle, r[1], r[2], r[3].node, r[3].result) end
+  for _, id in ipairs(change.replaced) do C.graph_erase(graph.handle, id) end
+  return true
 end
 
 local said = false
@@ -149,9 +176,9 @@ local function log(steps)
   end
 end
 
--- Tells the graph what each kernel does: "linear(add)" where it has only a part of a call.
-local function note(graph, steps)
-  local parts = {}
+-- What each kernel does, as lists of names: "linear(add)" where it has only a part of a call.
+local function names_of(steps)
+  local parts, list = {}, {}
   for _, step in ipairs(steps) do
     for _, call in ipairs(step.calls) do parts[call.unit] = (parts[call.unit] or 0) + 1 end
   end
@@ -168,8 +195,9 @@ local function note(graph, steps)
       local whole = #here[unit] == parts[unit]
       names[i] = unit.call.target .. (whole and "" or "(" .. table.concat(here[unit], " ") .. ")")
     end
-    if step.fused then graph:add_kernel(names) end
+    if step.fused then list[#list + 1] = names end
   end
+  return list
 end
 
 local function is_checked() return native.checked() or require("moth.compile").config.check end
@@ -189,9 +217,9 @@ end
 M.strict = false
 local told = {}
 
--- The same; nil, with one warning, where a kernel cannot be generated.
+-- The same; nil and true, with one warning, where a kernel cannot be generated.
 local function try_steps(calls, outputs)
-  if M.strict then return steps_of(calls, outputs) end
+  if M.strict or lower.open then return steps_of(calls, outputs) end
   local ok, steps = pcall(steps_of, calls, outputs)
   if ok then return steps end
   local message = tostring(steps)
@@ -201,6 +229,7 @@ local function try_steps(calls, outputs)
     io.stderr:write(("[moth] warning: compile: no kernels for a graph, it runs in blocks; please report this: %s\n")
       :format(message))
   end
+  return nil, true
 end
 
 -- Compiles the programs of steps, those of each device together. nil and a message where a compiler fails, nil alone
@@ -232,30 +261,85 @@ local function compile(steps)
   return true
 end
 
--- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
-local function plan(graph, calls, outputs, tune)
-  local steps = try_steps(calls, outputs)
+-- The code of a graph whose calls are known: { steps, change, names }; false: there is nothing to fuse; nil: it has
+-- failed, or there is no compiler. tune: nil, or moth.compile.tune.
+local function code_of(calls, outputs, tune)
+  local steps, failed = try_steps(calls, outputs)
   if steps and tune then
     steps = tune.steps(steps, compile, function() return try_steps(calls, outputs) end, is_checked())
   end
-  if not steps then return nil end
+  if not steps then return not failed and false or nil end
   log(steps)
   local done, message = compile(steps)
   if not done then
     if message then toolchain.log("fusion", true, "compile: pointwise calls run in blocks: %s", message) end
     return nil
   end
-  note(graph, steps)
-  rewrite(graph, calls, steps)
-  local run = {}
-  for i, step in ipairs(steps) do
+  for _, step in ipairs(steps) do
     if step.fused then
       M.counters.groups = M.counters.groups + 1
       M.counters.fused = M.counters.fused + #step.calls
     end
-    run[i] = step.fused and runtime.launch(step) or step.calls[1].node
   end
-  return C.plan_new(graph.handle, run)
+  return { steps = steps, change = changes(calls, steps), names = names_of(steps) }
+end
+
+-- The steps of a plan.
+local function launches(code, values)
+  local run = {}
+  for i, step in ipairs(code.steps) do run[i] = step.fused and runtime.launch(step, values) or step.calls[1].node end
+  return run
+end
+
+-- The plan of a graph by its code; nil: the code does not hold for it.
+local function run_code(graph, code, values)
+  if not rewrite(graph, code.change, values) then return nil end
+  for _, names in ipairs(code.names) do graph:add_kernel(names) end
+  return C.plan_new(graph.handle, launches(code, values))
+end
+
+-- The plan of a graph by code for any sizes, that is known or new; false: there is nothing to fuse; nil: no such code.
+local function code_for_any(graph, is_plain)
+  local kind = ("%s %s %s "):format(is_plain, toolchain.cc(), is_checked())
+  local form = templates.form(graph, kind)
+  local function concrete()
+    local calls, outputs = read(graph, is_plain)
+    return calls and code_of(calls, outputs)
+  end
+  local known = templates.find(form, concrete)
+  if known then
+    local made = known.code and run_code(graph, known.code, known:values(form.bytes))
+    if made ~= nil then return made end
+    templates.drop(form, known)
+  end
+  local made = templates.make(form, function(open)
+    lower.open = open
+    local ok, calls, outputs = pcall(read, graph, is_plain, open)
+    local code
+    if ok and calls then ok, code = pcall(code_of, calls, outputs) end
+    lower.open = nil
+    if not ok then error(code or calls, 0) end
+    for _, step in ipairs(code and code.steps or {}) do
+      if step.fused then step.kernel.prog, step.kernel.printer, step.kernel.code = nil, nil, nil end
+    end
+    return code
+  end)
+  local run = made and made.code
+  if run then run = run_code(graph, made.code, made:values(form.bytes)) end
+  if run ~= nil then templates.keep(form, made, (C.graph_pins(graph.handle))) end
+  return run
+end
+
+-- The plan of a graph; any: by what is known of others that differ in sizes. nil: there is nothing to fuse,
+-- or no compiler.
+local function plan(graph, is_plain, any, tune)
+  if any and not tune and not toolchain.logs "output_code" and not toolchain.logs "fusion" then
+    local made = code_for_any(graph, is_plain)
+    if made ~= nil then return made or nil end
+  end
+  local calls, outputs = read(graph, is_plain)
+  local code = calls and code_of(calls, outputs, tune)
+  return code and run_code(graph, code, itself) or nil
 end
 
 --- What runs a graph as generated kernels and calls, for a library of its own (moth.inductor): the graph, which may
@@ -282,7 +366,7 @@ function M.steps(graph, inputs)
       if step.fused and step.device ~= "cpu" then return nil, "it is on " .. step.device end
       if step.fused then step.kernel = schedule.program(step) end
     end
-    rewrite(graph, calls, steps)
+    rewrite(graph, changes(calls, steps), itself)
     return graph, steps
   end)
 end
@@ -291,18 +375,17 @@ end
 local function backend_with(tune)
   -- That of plain graphs (moth.compile.aot). It saves less for backward, and computes pointwise calls again: about 1 %
   -- of a GPT's step for a fifth of its memory.
-  local with_gradients = aot.backend(function(graph)
-    return interpreted(function()
-      local calls, outputs = read(graph, true)
-      return calls and plan(graph, calls, outputs, tune) or C.plan_new(graph.handle)
-    end)
+  local with_gradients = aot.backend(function(graph, _, info)
+    return interpreted(plan, graph, true, info.dynamic, tune) or C.plan_new(graph.handle)
   end, { recompute = true })
   return function(graph, inputs)
-    local calls, outputs = interpreted(read, graph)
-    if not calls then return with_gradients(graph, inputs) end
+    local any = graph.dynamic
+    if not templates.remembered(any and graph, function() return interpreted(read, graph) ~= nil end) then
+      return with_gradients(graph, inputs)
+    end
     graph:pin_sizes()
-    if C.graph_fold(graph.handle) > 0 then calls, outputs = interpreted(read, graph) end
-    local made = interpreted(plan, graph, calls, outputs, tune)
+    C.graph_fold(graph.handle)
+    local made = interpreted(plan, graph, false, any, tune)
     if not made then return blocks.backend(graph, inputs) end
     if not C.plan_facts(made).pure then return nil, true end
     return made, true

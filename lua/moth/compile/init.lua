@@ -249,6 +249,7 @@ M.reset = signature("compile.reset()", function()
   for box in each(boxes) do
     box.trace, box.pace = nil, box.measured and pace.new()
   end
+  if package.loaded["moth.compile.templates"] then require("moth.compile.templates").reset() end
   pace.turned_off, generated.kernels, generated.groups, generated.fused = 0, 0, 0, 0
   generated.timed = 0
   C.reset_counters()

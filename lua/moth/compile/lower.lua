@@ -15,6 +15,7 @@ local dtypes = require "moth.codegen.dtypes"
 local graphs = require "moth.compile.graph"
 local records = require "moth.records"
 local each = require "moth.each"
+local symbols = require "moth.export.symbols"
 
 -- Classes of dtypes that generated kernels do not compute in.
 local apart = { uint = true, complex = true }
@@ -34,10 +35,17 @@ function M.facts(meta)
     device = tostring(meta.device) }
 end
 
-local function facts_of(fake)
-  return { dtype = dtypes[name_of(B.tensor_dtype(fake))], shape = B.size(fake), stride = B.stride(fake),
-    device = tostring(B.tensor_device(fake)) }
+--- Where calls are taken apart for any sizes, those of the graph as symbols (moth.compile.templates); else nil.
+M.open = nil
+
+local function facts_of(fake, args)
+  local shape = M.open and M.open:shape(fake, args) or B.size(fake)
+  return { dtype = dtypes[name_of(B.tensor_dtype(fake))], shape = shape,
+    stride = M.open and M.open:stride(fake, shape) or B.stride(fake), device = tostring(B.tensor_device(fake)) }
 end
+
+-- Whether v is a number, or a symbol for one.
+local function is_plain(v) return type(v) == "number" or symbols.is(v) end
 
 local function is_value(v) return type(v) == "table" and v.facts ~= nil end
 M.is_value = is_value
@@ -150,7 +158,7 @@ function M.formula(call)
   elseif not d and #tensors + #others == 2 then
     local list = {}
     for i, v in ipairs(tensors) do list[i] = v.fake() end
-    if #tensors == 1 then list[2] = is_number(others[1]) and others[1].value or others[1] end
+    if #tensors == 1 then list[2] = symbols.hint(is_number(others[1]) and others[1].value or others[1]) end
     if type(list[2]) == "boolean" then return nil end
     d = dtypes[name_of(B.result_type(list[1], list[2]))]
   end
@@ -172,14 +180,14 @@ function M.formula(call)
       end
     elseif a.type == "SCALAR" then
       if v == nil and d.is_float then v = limits[(op.limits or {})[a.name]] end
-      if v == nil or type(v) ~= "number" and not is_number(v) then return nil end
+      if v == nil or not is_plain(v) and not is_number(v) then return nil end
       f.parameters[#f.parameters + 1] = v
     else
-      if type(v) ~= "number" and not is_number(v) then return nil end
+      if not is_plain(v) and not is_number(v) then return nil end
       f.operands[#f.operands + 1] = v
       if d.class == "bool" then return nil end -- the common dtype is of integers
     end
-    if type(v) == "number" and not d.is_float and not holds(d, v) then return nil end
+    if is_plain(v) and not d.is_float and not holds(d, v) then return nil end
   end
   if not any then return nil end
   f.dtype = d
@@ -235,12 +243,26 @@ end
 
 local joins = { sum = true, prod = true, max = true, min = true, any = true, all = true, welford = true, lse = true }
 
+-- Numbers for the symbols among arguments.
+local function hints(v)
+  if type(v) ~= "table" then return symbols.hint(v) end
+  local list = {}
+  for i = 1, v.n or #v do list[i] = hints(v[i]) end
+  return list
+end
+
 -- A tracer: runs fn on fakes, returns its results and the calls that it made.
 local function traced(fn)
   local log = {}
   local was, fake = rgraph.trace, B.set_fake(true)
   rgraph.trace = function(name, op, n, args, canonical)
-    local results = { op(unpack(args, 1, n)) }
+    local given = args
+    if M.open then
+      given = {}
+      for i = 1, n do given[i] = hints(args[i]) end
+    end
+    local results = { op(unpack(given, 1, n)) }
+    for _, r in ipairs(M.open and results or {}) do M.open:shape(r, args) end
     log[#log + 1] = { name = name, fn = op, n = n, args = args, canonical = canonical, results = results }
     return unpack(results)
   end
@@ -448,7 +470,7 @@ local function read_log(log, values, unit, owner, out, draws)
         call.alias = true -- its argument
       else
         local fake = r
-        values[r] = { facts = facts_of(r), call = call, fake = function() return fake end }
+        values[r] = { facts = facts_of(r, entry.args), call = call, fake = function() return fake end }
       end
       call.results[i] = values[r]
     end

@@ -26,7 +26,9 @@ local M = {}
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
 --- The step of a group, whose kernel is one of moth.compile.schedule and compiled (moth.kernel.native or .cuda).
-function M.launch(step)
+-- values: the value of a size that may be a symbol (moth.compile.templates); nil: there are none.
+function M.launch(step, values)
+  values = values or function(v) return v end
   local k = step.kernel
   local compiled = k.kernel
   local n = #k.args
@@ -50,23 +52,24 @@ function M.launch(step)
       list[#list + 1] = { v.node, v.result }
       table.insert(at[list == out.results and 1 or 2], i)
     elseif a.scratch then
-      table.insert(out.temporaries, a.numel * 8)
+      table.insert(out.temporaries, values(a.numel) * 8)
       table.insert(at[3], i)
     elseif a.size then
-      slots[i].i = a.size
+      slots[i].i = values(a.size)
     elseif graphs.is_number(a.number) then
       numbers[#numbers + 1] = { slot = i, number = a.number.index, is_float = true }
     elseif a.float then
-      slots[i].d = a.number
+      slots[i].d = values(a.number)
     else
-      slots[i].i = a.number
+      slots[i].i = values(a.number)
     end
   end
   local addresses = {}
   for _, list in ipairs(at) do
     for _, slot in ipairs(list) do addresses[#addresses + 1] = slot end
   end
-  slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
+  local grid = values(k.grid)
+  slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = grid, 1, 1
   local function launch(programs)
     if on_gpu then
       return { program = compiled.program, kernel = compiled.number, threads = compiled.threads,
@@ -74,7 +77,7 @@ function M.launch(step)
         numbers = numbers, reach = k.checked and n + 3 or 0, outside = k.checked and n * 2 + 4 or 0 }
     end
     return { fn = tonumber(ffi.cast("intptr_t", compiled.call)), n = programs,
-      grain = math.max(1, math.floor(32768 / k.work)),
+      grain = math.max(1, math.floor(32768 / values(k.work))),
       slots = ffi.string(slots, nslots * 8), at = addresses, numbers = numbers, no_memory = n + 4,
       reach = k.checked and n + 4 or 0, outside = k.checked and n * 2 + 5 or 0 }
   end
@@ -82,10 +85,10 @@ function M.launch(step)
   for kind = 1, 2 do
     for _, slot in ipairs(at[kind]) do table.insert(out.values, into[k.args[slot].value] or k.args[slot].value) end
   end
-  out.launches = { launch(k.grid) }
+  out.launches = { launch(grid) }
   if k.second then
     slots[k.phase + 1].i = 1
-    out.launches[2] = launch(k.second)
+    out.launches[2] = launch(values(k.second))
   end
   return out
 end

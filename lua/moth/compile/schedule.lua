@@ -209,7 +209,7 @@ end
 --- The program of a group as M.program gives it, with `base` in the place of `prog`: what groups that differ in their
 -- values alone share. While code is logged, each group has its own. checked: accesses to memory are.
 function M.kernel(group, checked)
-  if toolchain.logs("output_code") then -- shows programs that are not compiled yet
+  if lower.open or toolchain.logs("output_code") then -- its sizes are symbols; shows programs that are not compiled yet
     local k = M.program(group)
     k.checked = checked
     return k

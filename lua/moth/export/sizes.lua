@@ -150,6 +150,32 @@ function M.text(f)
   return text
 end
 
+--- A formula as an expression of Lua, in which floor, abs, sqrt … are those of math.
+function M.code(f)
+  if type(f) == "string" then return f end
+  if type(f) == "number" then
+    if f ~= f or math.abs(f) == math.huge then return f ~= f and "(0/0)" or f > 0 and "(1/0)" or "(-1/0)" end
+    return ("(%.17g)"):format(f)
+  end
+  if f.op then
+    local a, b = M.code(f.a), f.b and M.code(f.b)
+    if signs[f.op] then return ("(%s %s %s)"):format(a, signs[f.op], b) end
+    return b and ("%s(%s, %s)"):format(f.op, a, b) or ("%s(%s)"):format(f.op, a)
+  end
+  local parts = {}
+  for i, term in ipairs(f.terms) do
+    local factors = {}
+    if term[1] ~= 1 then factors[1] = M.code(term[1]) end
+    for k = 2, #term do factors[#factors + 1] = M.code(term[k]) end
+    parts[i] = table.concat(factors, " * ")
+  end
+  if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = M.code(f.add or 0) end
+  local text = table.concat(parts, " + ")
+  if f.div then text = ("floor((%s) / %s)"):format(text, M.code(f.div)) end
+  if f.of then return nil end -- of formulas that are fitted
+  return f.scale and ("(%s * (%s))"):format(M.code(f.scale), text) or ("(%s)"):format(text)
+end
+
 local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
 
 -- ---- arithmetic of formulas ----------------------------------------------------------------------

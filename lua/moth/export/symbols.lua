@@ -25,7 +25,8 @@ local Symbol = kept.moth_size_symbol.type
 local OWN = debug.getinfo(1, "S").source:match "^(.*)export/symbols%.lua$"
 local mt = B.Tensor
 
-local active -- { log = { numbers }, at, formulas or nil, expressions, guards, used }
+-- { log = { numbers }, at, formulas or nil, expressions, guards, used }; of M.compute { expressions, guards, memo }
+local active
 
 local function is_symbol(v) return type(v) == "cdata" and ffi.istype(Symbol, v) end
 
@@ -56,6 +57,24 @@ end
 
 local apply = sizes.operations
 
+-- What is known of an operation of M.compute, as a key: exact for symbols and whole numbers alone.
+local function key_of(op, a, b)
+  local x, y = is_symbol(a) and "s" .. a.id or a, is_symbol(b) and "s" .. b.id or b
+  if type(x) == "number" and x % 1 ~= 0 or type(y) == "number" and y % 1 ~= 0 then return nil end
+  return op .. " " .. tostring(x) .. " " .. tostring(y)
+end
+
+-- The symbol of an operation.
+local function made(op, a, b)
+  local key = active.memo and key_of(op, a, b)
+  local known = key and active.memo[key]
+  if known then return known end
+  local value = b == nil and apply[op](hint(a)) or b ~= nil and apply[op](hint(a), hint(b))
+  local result = symbol(sizes.combined(op, of(a), of(b)), value)
+  if key then active.memo[key] = result end
+  return result
+end
+
 local function arithmetic(op)
   return function(a, b)
     for _, v in ipairs { a, b } do
@@ -64,18 +83,26 @@ local function arithmetic(op)
         error(("attempt to do arithmetic on a size and a %s"):format(type(v)), 2)
       end
     end
-    return symbol(sizes.combined(op, of(a), of(b)), apply[op](hint(a), hint(b)))
+    return made(op, a, b)
   end
 end
 
 local function note(op, a, b, holds)
+  if active.memo then
+    if is_symbol(a) and is_symbol(b) and a.id == b.id then return holds end
+    local key = key_of(op, a, b)
+    if key and active.memo[key] then return holds end
+    if key then active.memo[key] = true end
+    active.guards[#active.guards + 1] = { op = op, a = of(a), b = of(b), holds = holds }
+    return holds
+  end
   active.guards[#active.guards + 1] = { op = op, a = of(a), b = of(b), holds = holds, at = place() }
   return holds
 end
 
 local meta = {}
 for op in ("add sub mul div mod pow"):gmatch "%a+" do meta["__" .. op] = arithmetic(op) end
-function meta.__unm(a) return symbol(sizes.combined("mul", of(a), -1), -a.hint) end
+function meta.__unm(a) return made("mul", a, -1) end
 local function number_like(v) return is_symbol(v) or type(v) == "number" end
 function meta.__eq(a, b) return number_like(a) and number_like(b) and note("eq", a, b, hint(a) == hint(b)) end
 function meta.__lt(a, b)
@@ -168,13 +195,10 @@ local function known(name, op)
     if not any then return original(a, ...) end
     if select("#", ...) == 0 then
       if op == "min" or op == "max" then return a end
-      return symbol(sizes.combined(op, of(a)), apply[op](a.hint))
+      return made(op, a)
     end
     local result = a
-    for i = 1, select("#", ...) do
-      local b = (select(i, ...))
-      result = symbol(sizes.combined(op, of(result), of(b)), apply[op](hint(result), hint(b)))
-    end
+    for i = 1, select("#", ...) do result = made(op, result, (select(i, ...))) end
     return result
   end }
 end
@@ -209,6 +233,19 @@ lists[#lists + 1] = { _G, "tonumber", function(v, ...)
   return tonumber(v, ...)
 end }
 
+-- fn(…), the functions of the standard library knowing symbols meanwhile.
+local function with_library(fn)
+  local saved = {}
+  for _, entry in ipairs(lists) do
+    saved[entry] = entry[1][entry[2]]
+    entry[1][entry[2]] = entry[3]
+  end
+  local results = { pcall(fn) }
+  for _, entry in ipairs(lists) do entry[1][entry[2]] = saved[entry] end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
 -- Calls fn with the questions answered by `active`.
 local function installed(fn)
   local saved, index, newindex, length = {}, mt.__index, mt.__newindex, mt.__len
@@ -228,18 +265,13 @@ local function installed(fn)
   local symbols = active.formulas ~= nil
   if symbols then
     mt.__newindex = function(x, k, v) return newindex(x, lower(k), lower(v)) end
-    for _, entry in ipairs(lists) do
-      saved[entry] = entry[1][entry[2]]
-      entry[1][entry[2]] = entry[3]
-    end
     signature.lower = lower
     B.lower_sizes(lower)
   end
-  local results = { pcall(fn) }
+  local results = { pcall(symbols and with_library or fn, symbols and fn or nil) }
   for _, name in ipairs(questions) do methods[name] = saved[name] end
   mt.__index, mt.__newindex, mt.__len = index, newindex, length
   if symbols then
-    for _, entry in ipairs(lists) do entry[1][entry[2]] = saved[entry] end
     signature.lower = nil
     B.lower_sizes(nil)
   end
@@ -258,6 +290,23 @@ function M.watch(fn, log, formulas, out)
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, table.maxn(results))
 end
+
+--- fn() in code that computes with symbols of M.leaf. out.guards, a list, gets one { op, a, b, holds } for each
+-- comparison of them; out.expressions[symbol.id] is a symbol's formula.
+function M.compute(out, fn)
+  local outer = active
+  out.guards, out.expressions = {}, {}
+  active = { expressions = out.expressions, guards = out.guards, used = {}, memo = {} }
+  local results = { pcall(with_library, fn) }
+  active = outer
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+--- A symbol whose value is v, that formulas call `name`.
+function M.leaf(name, v) return symbol({ kind = "size", terms = { { 1, name } }, add = 0 }, v) end
+
+M.is, M.hint = is_symbol, hint
 
 --- A value that the function returns, as a number.
 function M.plain(v)
