@@ -156,6 +156,26 @@ describe("compile: what is made of sizes", function()
     assert.is_true(ok, e)
   end)
 
+  it("compiles nothing for lengths that have come before", function()
+    compile.reset()
+    local function f(x)
+      local n = x:size(1)
+      return (x * 2 + moth.arange(n):float()):narrow(1, 1, math.floor(n / 2)):sum() * n
+    end
+    local compiled = compile(f, { backend = "blocks", dynamic = true })
+    local function sweep()
+      for n = 4, 40 do
+        local x = moth.ones(n)
+        assert.equal(f(x):item(), compiled(x):item())
+      end
+    end
+    sweep()
+    sweep()
+    local hits = compile.counters().hits
+    sweep()
+    assert.equal(hits + 37, compile.counters().hits)
+  end)
+
   it("is one graph for lengths that only change", function()
     compile.reset()
     local f = compile(function(x) return x + moth.arange(x:size(1)):float() end, { backend = "blocks" })

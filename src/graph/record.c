@@ -66,15 +66,76 @@ void moth_trace_value_free(MothValue v) {
     moth_generator_release(v.u.g);
 }
 
-void moth_record_free(MothRecord *r) {
-  for (int i = 0; r->args && i < r->op->nargs; i++)
-    moth_trace_value_free(r->args[i].value);
-  for (uint32_t i = 0; r->inputs && i < r->nnew; i++)
-    free(r->inputs[i].dims);
+static void free_parts(const MothRecord *r, MothTraceArg *args, MothTraceMeta *inputs,
+                       const MothTraceMeta *metas) {
+  for (int i = 0; args && i < r->op->nargs; i++)
+    moth_trace_value_free(args[i].value);
+  for (uint32_t i = 0; inputs && i < r->nnew; i++)
+    free(inputs[i].dims);
   for (int i = 0; i < r->op->nresults; i++)
-    free(r->metas[i].dims);
-  free(r->inputs);
-  free(r->args);
+    free(metas[i].dims);
+  free(inputs);
+  free(args);
+}
+
+void moth_record_swap(MothRecord *r, MothRecordKnown *k) {
+  MothRecordFit *f = k->fit, was = {r->sizes, r->parent_sizes, r->args, r->inputs};
+  uint64_t key = r->key;
+  for (int i = 0; i < r->op->nargs; i++)
+    r->args[i].varied = f->args[i].varied =
+        r->args[i].varied || f->args[i].varied ||
+        !moth_trace_value_same(&r->args[i].value, &f->args[i].value);
+  for (int i = 0; i < r->op->nresults; i++) {
+    MothTraceMeta meta = r->metas[i];
+    r->metas[i] = f->metas[i];
+    f->metas[i] = meta;
+  }
+  r->sizes = f->sizes;
+  r->parent_sizes = f->parent_sizes;
+  r->args = f->args;
+  r->inputs = f->inputs;
+  f->sizes = was.sizes;
+  f->parent_sizes = was.parent_sizes;
+  f->args = was.args;
+  f->inputs = was.inputs;
+  r->key = k->key;
+  k->key = key;
+}
+
+static void free_fit(const MothRecord *r, MothRecordFit *f) {
+  free_parts(r, f->args, f->inputs, f->metas);
+  free(f);
+}
+
+enum { MOST_KNOWN = 64 };
+
+bool moth_record_refit(MothRecord *r, MothRecord *now) {
+  size_t nresults = (size_t)r->op->nresults;
+  if (!r->known && !(r->known = calloc(MOST_KNOWN, sizeof *r->known)))
+    return false;
+  MothRecordFit *f = calloc(1, sizeof *f + sizeof *f->metas * nresults);
+  if (!f)
+    return false;
+  uint32_t at = r->nknown < MOST_KNOWN ? r->nknown++ : r->next_known++ % MOST_KNOWN;
+  if (r->known[at].fit)
+    free_fit(r, r->known[at].fit);
+  f->args = now->args;
+  f->inputs = now->inputs;
+  memcpy(f->metas, now->metas, sizeof *f->metas * nresults);
+  now->args = NULL;
+  now->inputs = NULL;
+  memset(now->metas, 0, sizeof now->metas);
+  moth_record_free(now);
+  r->known[at].fit = f;
+  moth_record_swap(r, &r->known[at]);
+  return true;
+}
+
+void moth_record_free(MothRecord *r) {
+  free_parts(r, r->args, r->inputs, r->metas);
+  for (uint32_t i = 0; i < r->nknown; i++)
+    free_fit(r, r->known[i].fit);
+  free(r->known);
   free(r->numbers);
   free(r->place);
   free(r);

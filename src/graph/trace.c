@@ -559,9 +559,53 @@ MothRecord *moth_segment_next(MothSegment *s) {
   return *list_of(s);
 }
 
-static _Thread_local uint64_t stamp;
+static _Atomic uint64_t stamps; /* each is of one set of sizes: records keep what they knew by it */
 
-/* Makes the sizes that r knows those of this call; false: it is another structure then, or an error. */
+static uint64_t new_stamp(void) {
+  return atomic_fetch_add_explicit(&stamps, 1, memory_order_relaxed) + 1;
+}
+
+static void mix(uint64_t *h, const int64_t *list, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    *h = (*h ^ (uint64_t)list[i]) * 0x9e3779b97f4a7c15ull;
+    *h ^= *h >> 29;
+  }
+}
+
+/* Of the sizes that belong to the call, and those before it. */
+static uint64_t key_of(const MothSegment *s, const MothRecord *r, const MothCall *c) {
+  uint64_t h = s->last ? s->last->sizes : 0;
+  for (uint32_t i = 0; i < r->nnew; i++) {
+    const MothTensor *t = s->values[s->nvalues + i];
+    mix(&h, t->shape, t->ndim);
+    mix(&h, t->stride, t->ndim);
+  }
+  for (int i = 0; i < c->op->nargs; i++) {
+    const MothValue *v = &c->args[i];
+    if (v->tag == MOTH_V_INTS)
+      mix(&h, v->u.ints, v->n);
+    else if (!r->args[i].free && (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT))
+      mix(&h, &v->u.i, 1);
+  }
+  return h;
+}
+
+/* Makes the sizes that r knows those of this call, if they have come before. */
+static bool knows(const MothSegment *s, MothRecord *r, const MothCall *c,
+                  const MothTraceModes *modes, uint32_t nnumbers, uint32_t nnew) {
+  uint64_t now = r->nknown ? key_of(s, r, c) : 0;
+  for (uint32_t i = 0; i < r->nknown; i++) {
+    if (r->known[i].key != now)
+      continue;
+    moth_record_swap(r, &r->known[i]);
+    if (match(s, r, c, modes, nnumbers, nnew) == SAME)
+      return true;
+    moth_record_swap(r, &r->known[i]);
+  }
+  return false;
+}
+
+/* The same; false: it is another structure then, or an error. */
 static bool refit(MothSegment *s, MothRecord *r, const MothCall *c, uint32_t nnumbers,
                   uint32_t nnew) {
   MothRecord *now;
@@ -574,24 +618,14 @@ static bool refit(MothSegment *s, MothRecord *r, const MothCall *c, uint32_t nnu
   same = same && memcmp(result, now->result, sizeof *result * r->op->nresults) == 0;
   for (int i = 0; i < r->op->nresults && same; i++)
     same = r->metas[i].ndim == now->metas[i].ndim && r->metas[i].dtype == now->metas[i].dtype;
-  if (same) { /* the arguments, guards and results of `now` change places with r's */
-    MothTraceArg *args = r->args;
-    MothTraceMeta *inputs = r->inputs, metas[MOTH_MAX_RESULTS];
-    memcpy(metas, r->metas, sizeof metas);
-    for (int i = 0; i < c->op->nargs; i++)
-      now->args[i].varied =
-          args[i].varied || !moth_trace_value_same(&args[i].value, &now->args[i].value);
-    r->args = now->args;
-    r->inputs = now->inputs;
-    memcpy(r->metas, now->metas, sizeof metas);
-    now->args = args;
-    now->inputs = inputs;
-    memcpy(now->metas, metas, sizeof metas);
-    r->sizes = ++stamp;
-    r->parent_sizes = r->parent ? r->parent->sizes : 0;
+  if (!same || !moth_record_refit(r, now)) {
+    moth_record_free(now);
+    return false;
   }
-  moth_record_free(now);
-  return same;
+  r->key = key_of(s, r, c);
+  r->sizes = new_stamp();
+  r->parent_sizes = r->parent ? r->parent->sizes : 0;
+  return true;
 }
 
 /* A record for the call, at the end of the list. */
@@ -611,7 +645,8 @@ static MothStatus add_record(MothSegment *s, MothRecord **list, const MothCall *
     moth_trace_host.place(where, sizeof where);
   r->place = strdup(where);
   r->parent = s->last;
-  r->sizes = ++stamp;
+  r->key = key_of(s, r, c);
+  r->sizes = new_stamp();
   r->parent_sizes = s->last ? s->last->sizes : 0;
   if (*list)
     note_difference(s, *list, c, nnumbers, nnew);
@@ -635,7 +670,7 @@ static MothStatus find_record(MothSegment *s, const MothCall *c, uint32_t nnumbe
   *out = NULL;
   for (MothRecord *r = *list; r; r = r->sibling) {
     Match m = match(s, r, c, &modes, nnumbers, nnew);
-    if (m == SAME) {
+    if (m == SAME || (m == SIZES && knows(s, r, c, &modes, nnumbers, nnew))) {
       take_values(r, c);
       counters.followed++;
       *out = r;
@@ -781,8 +816,11 @@ static bool follow(MothCall *c, MothStatus *status) {
   MothTraceModes modes;
   modes_now(&modes);
   MothRecord *r = *list_of(s);
-  while (r && match(s, r, c, &modes, n, nnew) != SAME)
-    r = r->sibling;
+  for (; r; r = r->sibling) {
+    Match m = match(s, r, c, &modes, n, nnew);
+    if (m == SAME || (m == SIZES && knows(s, r, c, &modes, n, nnew)))
+      break;
+  }
   if (!r)
     return false;
   take_values(r, c);

@@ -49,6 +49,18 @@ typedef struct MothTraceArg {
 
 typedef struct MothTraceEnd MothTraceEnd;
 typedef struct MothTraceCode MothTraceCode;
+/* What a record has known for other sizes: arguments, inputs, results. */
+typedef struct MothRecordFit {
+  uint64_t sizes, parent_sizes;
+  MothTraceArg *args;
+  MothTraceMeta *inputs;
+  MothTraceMeta metas[]; /* op->nresults */
+} MothRecordFit;
+typedef struct MothRecordKnown {
+  uint64_t key; /* of the sizes */
+  MothRecordFit *fit;
+} MothRecordKnown;
+
 typedef struct MothRecord {
   const MothOp *op;
   uint8_t variant;
@@ -67,6 +79,9 @@ typedef struct MothRecord {
   MothTraceArg *args;
   MothTraceMeta *inputs;                 /* nnew */
   MothTraceMeta metas[MOTH_MAX_RESULTS]; /* dims NULL: none */
+  uint64_t key;                          /* of the sizes that it knows */
+  MothRecordKnown *known;                /* other sizes, which have come before */
+  uint32_t nknown, next_known;           /* next: which is replaced */
   char *place;                           /* "file:line" of the program, or "" */
   struct MothRecord *parent, *child, *sibling;
   MothTraceEnd *end; /* a segment has ended here */
@@ -260,6 +275,10 @@ MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **va
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
                            MothTensor *const *fresh, MothRecord **out);
 void moth_record_free(MothRecord *r);
+/* What r knows changes places with what k does. */
+void moth_record_swap(MothRecord *r, MothRecordKnown *k);
+/* What r knows becomes what `now`, which is freed, does; r keeps what it was. False: no memory, and nothing is done. */
+bool moth_record_refit(MothRecord *r, MothRecord *now);
 bool moth_trace_value_same(const MothValue *a, const MothValue *b); /* numbers and lists of them */
 /* Frees a list or string, or releases a generator. */
 void moth_trace_value_free(MothValue v);
