@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/mman.h>
 
 #include "core/environment.h"
 #include "core/log.h"
@@ -26,21 +26,6 @@ enum { NEEDS_MB = 512 };
 
 static MothBlas blas = {.path = "none", .core = "", .note = ""};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* Addresses that the process may still take, in MB. */
-static int64_t addresses_left(void) {
-  struct rlimit limit;
-  long pages = 0;
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return INT64_MAX;
-  FILE *f = fopen("/proc/self/statm", "r");
-  if (f) {
-    if (fscanf(f, "%ld", &pages) != 1)
-      pages = 0;
-    fclose(f);
-  }
-  return (int64_t)(limit.rlim_cur >> 20) - (pages >> 8);
-}
 
 /* Opens one library; false: it is not there, or does not suit. */
 static bool open_one(const char *path) {
@@ -183,13 +168,22 @@ static void open_blas(void) {
   static char limited[160];
   const char *asked = moth_env_text("MOTH_BLAS");
   bool none = asked && strcmp(asked, "none") == 0;
-  int64_t left = addresses_left();
+  int64_t left = moth_addresses_left() >> 20; /* MB */
+  size_t needs = (size_t)NEEDS_MB << 20;
+  void *trial = mmap(NULL, needs, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (trial != MAP_FAILED)
+    munmap(trial, needs);
   if (none) {
     blas.note = "MOTH_BLAS=none";
   } else if (left < NEEDS_MB) {
+    snprintf(
+        limited, sizeof limited,
+        "the limit of addresses (ulimit -v, -d) leaves %lld MB, and its first product takes %d",
+        (long long)left, NEEDS_MB);
+    blas.note = limited;
+  } else if (trial == MAP_FAILED) { /* vm.overcommit_memory, a limit of another kind */
     snprintf(limited, sizeof limited,
-             "the limit of addresses (ulimit -v) leaves %lld MB, and its first product takes %d",
-             (long long)left, NEEDS_MB);
+             "its first product takes %d MB of addresses, which the system refuses", NEEDS_MB);
     blas.note = limited;
   } else {
     for (size_t i = 0; i < sizeof paths / sizeof *paths && !blas.library; i++) {

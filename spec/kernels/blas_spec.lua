@@ -22,13 +22,16 @@ describe("OpenBLAS", function()
 
   it("is not opened where too few addresses are allowed: it would try for ever", function()
     if preload ~= "" then return pending "a sanitizer needs more addresses" end
-    local text, status = child([[
-      local x = moth.full({ 40, 30 }, 2)
-      print(x:mm(x:t()):sum():item(), x:double():mm(x:t():double()):sum():item())
-      print(moth.config().blas.why)
-      print(select(2, pcall(moth.linalg.inv, moth.eye(3))))]], { env = "MOTH_NUM_THREADS=1; ulimit -v 250000;" })
-    assert.equal(0, status)
-    assert.matches("^192000\t192000\nthe limit of addresses %(ulimit %-v%) leaves %d+ MB, and its first product takes "
-      .. "%d+: products are slow\n[^\n]*needs LAPACK[^\n]*the limit of addresses", text)
+    for _, kind in ipairs { "v", "d" } do
+      local text, status = child([[
+        local x = moth.full({ 40, 30 }, 2)
+        print(x:mm(x:t()):sum():item(), x:double():mm(x:t():double()):sum():item())
+        print(moth.config().blas.why)
+        print(select(2, pcall(moth.linalg.inv, moth.eye(3))))]],
+        { env = ("MOTH_NUM_THREADS=1; ulimit -%s 250000;"):format(kind) })
+      assert.equal(0, status)
+      assert.matches("^192000\t192000\nthe limit of addresses %(ulimit %-v, %-d%) leaves %d+ MB, and its first product "
+        .. "takes %d+: products are slow\n[^\n]*needs LAPACK[^\n]*the limit of addresses", text)
+    end
   end)
 end)

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 const char *moth_env_text(const char *name) {
   const char *s = getenv(name);
@@ -54,4 +56,25 @@ int moth_env_choice(const char *name, const char *const *words) {
   }
   moth_env_complain(name, expected, "the default");
   return -1;
+}
+
+int64_t moth_addresses_left(void) {
+  struct rlimit all, data;
+  int64_t left = INT64_MAX;
+  bool few = getrlimit(RLIMIT_AS, &all) == 0 && all.rlim_cur != RLIM_INFINITY;
+  bool few_data = getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur != RLIM_INFINITY;
+  if (!few && !few_data)
+    return left;
+  long pages = 0, data_pages = 0, size = sysconf(_SC_PAGESIZE);
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (f) {
+    if (fscanf(f, "%ld %*d %*d %*d %*d %ld", &pages, &data_pages) != 2)
+      pages = data_pages = 0;
+    fclose(f);
+  }
+  if (few)
+    left = (int64_t)all.rlim_cur - pages * size;
+  if (few_data && (int64_t)data.rlim_cur - data_pages * size < left)
+    left = (int64_t)data.rlim_cur - data_pages * size;
+  return left > 0 ? left : 0;
 }

@@ -15,4 +15,6 @@ MOTH_API bool moth_env_flag(const char *name, bool otherwise);
 MOTH_API int moth_env_choice(const char *name, const char *const *words);
 /* "[moth] warning: NAME=value: expected ...; using ...": for checks that only the caller can do. */
 MOTH_API void moth_env_complain(const char *name, const char *expected, const char *used);
+/* Bytes of addresses that the process may still take (ulimit -v and -d); INT64_MAX: as many as it likes. */
+MOTH_API int64_t moth_addresses_left(void);
 #endif

@@ -1,5 +1,6 @@
 #include "core/parallel.h"
 
+#include <malloc.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "core/error.h"
 
 enum { MAX_THREADS = 1024 };
+#define FEW (INT64_C(4) << 30) /* bytes of addresses */
 
 _Thread_local const volatile sig_atomic_t *moth_stop __attribute__((tls_model("initial-exec")));
 
@@ -26,6 +28,8 @@ static void after_fork(void) {
 
 __attribute__((constructor)) static void threads_init(void) {
   pthread_atfork(NULL, NULL, after_fork);
+  if (moth_addresses_left() < FEW)
+    mallopt(M_ARENA_MAX, 1); /* else malloc sets 64 MB aside for each thread */
   int machine = (int)sysconf(_SC_NPROCESSORS_ONLN);
   const char *openmp = getenv("OMP_NUM_THREADS"); /* "4" or, for levels, "4,2": libgomp checks it */
   int n = openmp ? atoi(openmp) : machine;
@@ -89,6 +93,55 @@ static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t gra
   }
 }
 
+/* libgomp ends the process where it cannot start a thread: for want of addresses (ulimit -v), or by a limit of threads
+ * (ulimit -u, a container's). So as many are tried first, once for each size of a thread's team. */
+typedef struct Trial {
+  pthread_mutex_t lock;
+  pthread_cond_t over;
+  bool done;
+} Trial;
+
+static void *wait_for_end(void *trial) {
+  Trial *t = trial;
+  pthread_mutex_lock(&t->lock);
+  while (!t->done)
+    pthread_cond_wait(&t->over, &t->lock);
+  pthread_mutex_unlock(&t->lock);
+  return NULL;
+}
+
+static _Thread_local int team = 1; /* threads that this thread's loops can have */
+
+/* How many of n threads there can be, this one among them. With fewer than n the program's number is lowered. Where
+ * addresses are few, stacks get a quarter of them. */
+static int tried(int n) {
+  pthread_attr_t usual;
+  size_t stack = 0;
+  int64_t left = moth_addresses_left();
+  int wanted = n;
+  if (left < INT64_MAX && pthread_getattr_default_np(&usual) == 0) {
+    pthread_attr_getstacksize(&usual, &stack);
+    pthread_attr_destroy(&usual);
+    int64_t most = stack ? left / 4 / (int64_t)stack : 0;
+    n = team + most < n ? team + (int)most : n;
+  }
+  Trial t = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+  pthread_t threads[MAX_THREADS];
+  int more = 0;
+  while (team + more < n && pthread_create(&threads[more], NULL, wait_for_end, &t) == 0)
+    more++;
+  pthread_mutex_lock(&t.lock);
+  t.done = true;
+  pthread_cond_broadcast(&t.over);
+  pthread_mutex_unlock(&t.lock);
+  for (int k = 0; k < more; k++)
+    pthread_join(threads[k], NULL);
+  team += more;
+  if (team < wanted)
+    moth_defaults()->num_threads = team;
+  return team;
+}
+
 /* libgomp is not built for ThreadSanitizer, which has to be told that threads begin after what was before the loop, and
  * that the loop ends after them. */
 #ifdef __SANITIZE_THREAD__
@@ -116,6 +169,8 @@ UNSEEN static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool 
   int threads = omp_in_parallel() ? 1 : moth_num_threads();
   if (threads > pieces)
     threads = (int)pieces;
+  if (threads > team)
+    threads = tried(threads);
   if (threads <= 1) {
     run(fn, ctx, 0, n, grain, fine);
     return;
