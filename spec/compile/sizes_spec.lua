@@ -176,6 +176,24 @@ describe("compile: what is made of sizes", function()
     assert.equal(hits + 37, compile.counters().hits)
   end)
 
+  it("is one graph from the first length on where a dimension is marked", function()
+    local function count(mark, options)
+      compile.reset()
+      local f = compile(function(list) return list.x * 2 + moth.arange(list.x:size(1)):float() end, options)
+      for n = 4, 12 do
+        local x = moth.ones(n)
+        if mark then assert.equal(x, compile.mark_dynamic(x, 1)) end
+        assert.equal(n + 1, (f({ x = x }):max():item()))
+      end
+      return compile.counters().graphs
+    end
+    assert.equal(1, count(true, { backend = "blocks" }))
+    assert.equal(2, count(false, { backend = "blocks" }))
+    assert.equal(9, count(true, { backend = "blocks", dynamic = false }))
+    assert.error_matches(function() compile.mark_dynamic(moth.ones(3), 2) end, "dim = 2 is out of range")
+    assert.error_matches(function() compile.mark_dynamic(moth.ones(3), 0) end, "dim = 0 is out of range")
+  end)
+
   it("is one graph for lengths that only change", function()
     compile.reset()
     local f = compile(function(x) return x + moth.arange(x:size(1)):float() end, { backend = "blocks" })

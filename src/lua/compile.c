@@ -325,6 +325,12 @@ static int c_trace_new(lua_State *L) {
   return 1;
 }
 
+/* trace_open(trace): sizes are not compared from now on */
+static int c_trace_open(lua_State *L) {
+  check_trace(L, 1)->dynamic = true;
+  return 0;
+}
+
 /* trace_check(trace, exact, differs) */
 static int c_trace_check(lua_State *L) {
   moth_lua_set_check(L, check_trace(L, 1));
@@ -526,6 +532,7 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
   static const luaL_Reg fns[] = {{"trace_new", c_trace_new},
                                  {"begin", c_begin},
                                  {"trace_check", c_trace_check},
+                                 {"trace_open", c_trace_open},
                                  {"finish", c_finish},
                                  {"recording", c_recording},
                                  {"pause", c_pause},

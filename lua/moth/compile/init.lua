@@ -202,11 +202,34 @@ end
 
 local function recorded(box, fn, ...) return run(box.trace or new_trace(box), fn, ...) end
 
+local marked, any_marked = setmetatable({}, { __mode = "k" }), false -- tensors: mark_dynamic
+
+-- Whether a value, or one in a list or table of values, is a tensor that is marked.
+local function has_mark(v, depth)
+  if type(v) ~= "table" then return marked[v] or false end
+  for _, item in each(depth < 4 and getmetatable(v) == nil and v or {}) do
+    if has_mark(item, depth + 1) then return true end
+  end
+  return false
+end
+
+-- The sizes of a callable that gets a marked tensor are open from then on.
+local function open_marked(box, ...)
+  for i = 1, select("#", ...) do
+    if has_mark((select(i, ...)), 0) then
+      box.dynamic = dynamics[true]
+      if box.trace then C.trace_open(box.trace) end
+      return
+    end
+  end
+end
+
 local function compiled(fn, box)
   return function(...)
     local known = box.pace
     if known and known.some_off and settings.measure and pace.is_off(known, ...) then return fn(...) end
     if C.recording() then return fn(...) end -- a part of the graph that is being recorded
+    if any_marked and box.dynamic == 0 then open_marked(box, ...) end
     if box.pace and settings.measure and not settings.check and box.trace then
       return pace.call(box, recorded, fn, ...)
     end
@@ -274,6 +297,19 @@ end
 
 --- Breaks the graph here, if one is being recorded.
 M.graph_break = signature("compile.graph_break()", function() C.break_graph("graph_break()") end)
+
+--- Marks a dimension of a tensor, or several, as one that changes from call to call: a compiled function that gets x
+-- does not compare sizes, as with dynamic = true, unless it was made with dynamic = false. Returns x.
+M.mark_dynamic = signature("compile.mark_dynamic(Tensor x, int|int[] dim)", function(x, dim)
+  for _, d in ipairs(type(dim) == "table" and dim or { dim }) do
+    if d == 0 or math.abs(d) > B.dim(x) then
+      check.fail("[compile.mark_dynamic] dim = %d is out of range for a tensor with %d dimensions: expected 1 to %d, "
+        .. "or -1 to -%d from the end", d, B.dim(x), B.dim(x), B.dim(x))
+    end
+  end
+  marked[x], any_marked = true, true
+  return x
+end)
 
 --- Whether ops are being recorded.
 M.is_compiling = signature("compile.is_compiling()", function() return (C.recording()) end)
