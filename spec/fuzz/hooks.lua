@@ -36,6 +36,16 @@ local deeds = {
   function() return "moth.autograd.set_grad_enabled(false)" end,
   function() return "moth.autograd.set_grad_enabled(true)" end,
   function() return "moth.dispatch.count(function() return g + 1 end)" end,
+  function() return "moth.dispatch.count(function() collectgarbage() collectgarbage() return g + 1 end)" end,
+  function(c) return ("%s:untyped_storage():resize_(%s)"):format(at(c), c:pick { "0", "0", "24", "48" }) end,
+  function(c) -- a launch on memory that was given back
+    return ("local a = %s:clone() a:untyped_storage():resize_(0) "
+      .. "assert(not pcall(k.launch, k, {1}, a, a, 4))"):format(at(c))
+  end,
+  function(c) -- an error in the middle of loading a module that comes when it is needed
+    return ("package.loaded['moth.signal'] = nil debug.sethook(function() error('hook') end, '', %d) "
+      .. "pcall(function() return require 'moth.signal' end) debug.sethook() require 'moth.signal'"):format(c:int(400))
+  end,
 }
 local answers = { "", "", "", "return g", "return g * 2", "return g:clone()", "return g:detach()", "return 5",
   "return 'x'", "return moth.zeros(7)", "return g:to(moth.float64)", "return g:to(moth.int64)", "return nil, g",
@@ -71,12 +81,15 @@ local function in_mode(c)
     c:pick({ "g * 2 + 1", "G(g, true)", "g:matmul(g:t())", "m(g)", "g[1]", "moth.nn.functional.softmax(g, 2)" }))
 end
 
+local KERNEL = "k = moth.kernel.jit(function(x, out, n) local tl = moth.kernel.lang local o = tl.arange(0, 8) "
+  .. "tl.store(out + o, tl.load(x + o, {mask = o < n}) * 2, {mask = o < n}) end)"
+
 --- The next line: as in spec/fuzz/calls.lua.
 return function(c, program, i)
   local head = ("seed(%d) "):format(c:int(99999))
   program.raises = true
   if i == 1 then
-    local parts = { head, "h, y, f, m, depth = {}, {}, moth.exp, nn.Sequential(nn.Linear(3,3), nn.Tanh()), 0",
+    local parts = { head, KERNEL, "h, y, f, m, depth = {}, {}, moth.exp, nn.Sequential(nn.Linear(3,3), nn.Tanh()), 0",
       "function deeper(fn) if depth > 4 then return end depth = depth + 1 local ok, e = pcall(fn) depth = depth - 1"
       .. " if not ok then error(e, 0) end end" }
     for k = 1, P.POOL do

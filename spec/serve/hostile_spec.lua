@@ -99,6 +99,28 @@ describe_served("moth.serve and large requests #M430", function()
     assert.matches("more than 32768 texts and names", out.error.message)
   end)
 
+  it("reads pieces of few bytes, but not any number of them", function()
+    local head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    local function answer(parts)
+      local client = server:connect()
+      for _, part in ipairs(parts) do client:send(part) end
+      local got = client:receive()
+      client:close()
+      return got.status, got.body
+    end
+    local body = '{"model":"llama","prompt":"a","max_tokens":1}'
+    local bytes = { head .. ("content-length: %d\r\n\r\n"):format(#body) }
+    for i = 1, #body do bytes[i + 1] = body:sub(i, i) end
+    assert.equal(200, (answer(bytes)))
+    local chunk = "1\r\n \r\n"
+    head = head .. "transfer-encoding: chunked\r\n\r\n"
+    body = ("%x\r\n%s\r\n0\r\n\r\n"):format(#body, body)
+    assert.equal(200, (answer { head .. chunk:rep(10000) .. body }))
+    local status, why = answer { head .. chunk:rep(40000) .. body }
+    assert.equal(400, status)
+    assert.matches("over 32768 chunks of less than 256 bytes", why)
+  end)
+
   it("bounds the bytes of all bodies together, and small ones pass", function()
     local first, second = server:connect(), server:connect()
     local body = ("x"):rep(700000)

@@ -203,7 +203,8 @@ end
 local SLOWER = 0.001 -- seconds between the pieces of all bodies that are refused together: others come first
 local refused = 0 -- bodies that are read to their end for nothing
 local PIECE = 2 ^ 18 -- bytes of a piece that is read or written
-local TRICKLE = 256 -- bytes of a piece for the next of which one waits
+local TRICKLE = 256 -- bytes: behind a smaller piece one waits for more
+local CHUNKS = 2 ^ 15 -- of a body that may be smaller than that, on average
 local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
 
 -- Large bodies that are refused once they were looked at must not take all the time. By the client's address: when its
@@ -309,7 +310,7 @@ function Request:body(most, seconds, total, keep, why_not)
   end
   local whole, parts, got, pieces, turn, deadline = {}, {}, 0, 0, 0, M.now() + seconds
   keep = keep or math.huge
-  local waits = 0 -- seconds
+  local waits, slept = 0, 0 -- seconds; bytes that had come at the last wait
   while in_chunks or got < size do
     local chunk, message, number = self.stream:get_next_chunk(deadline - M.now())
     if not chunk then
@@ -322,10 +323,14 @@ function Request:body(most, seconds, total, keep, why_not)
     local socket = self.stream.connection and self.stream.connection.socket
     local more = (in_chunks or got < size) and socket and socket:pending() == 0
     if more and #chunk < TRICKLE then -- else a client could make work of each byte
-      waits = math.min(waits + 0.002, 0.25)
+      waits = got - slept > TRICKLE and 0.002 or math.min(waits + 0.002, 0.25)
+      slept = got
       if pieces > 4 then M.sleep(waits) end
     end
     if got > most then return nil, 413, too_large:format("", most) end
+    if in_chunks and pieces > CHUNKS and got < TRICKLE * pieces then
+      return nil, 400, ("the body has over %d chunks of less than %d bytes"):format(CHUNKS, TRICKLE)
+    end
     if got > keep then
       whole, parts, passed = {}, {}, passed + #chunk
       if passed > MUCH then collect() end
@@ -448,10 +453,26 @@ local function step(stream, seconds)
   return ok, message, number
 end
 
--- A stream that cannot be ended as it should be ends its connection; else that would be counted for ever.
+local REST = 2 ^ 19 -- bytes of a body in chunks that are thrown away, so that the client reads the answer
+
+-- A stream that cannot be ended as it should be ends its connection; else that would be counted for ever. What is left
+-- of a body lua-http would read chunk by chunk, and let nobody else have a turn.
 local function shutdown(stream)
-  if pcall(plain_shutdown, stream) then return true end
   local connection = stream.connection
+  local socket, state = connection.socket, stream.state
+  if stream.body_read_type == "chunked" and socket and (state == "open" or state == "half closed (local)")
+    and stream.body_write_type then
+    local left = REST
+    while left > 0 do
+      local part = socket:xread(-PIECE, 0)
+      if not part or part == "" then break end
+      left = left - #part
+    end
+    socket:shutdown()
+    stream:set_state "closed"
+    return true
+  end
+  if pcall(plain_shutdown, stream) then return true end
   pcall(connection.shutdown, connection)
   connection:onidle()(connection)
   return true
