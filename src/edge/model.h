@@ -42,7 +42,7 @@ typedef struct MothEdgeTerm {
   int nfactors;
 } MothEdgeTerm;
 
-/* scale * of(floor((the sum of terms + add) / div)), as lua/moth/export/sizes.lua. */
+/* scale * of(floor((the sum of terms + add) / div)), as lua/moth/compile/sizes.lua. */
 struct MothEdgeFormula {
   MothEdgeTerm *terms;
   int nterms;

@@ -686,7 +686,7 @@ static int call_handler(lua_State *L, const MothOp *op, MothVariant variant, int
   return lua_gettop(L);
 }
 
-/* A function of lua/moth/export/symbols.lua, while sizes are symbols there: the number, or the copy of a list with the
+/* A function of lua/moth/compile/symbols.lua, while sizes are symbols there: the number, or the copy of a list with the
  * numbers, for each. */
 static const char lower_sizes;
 static _Atomic int lowering; /* states in which it is set */

@@ -15,7 +15,7 @@ local dtypes = require "moth.codegen.dtypes"
 local graphs = require "moth.compile.graph"
 local records = require "moth.records"
 local each = require "moth.each"
-local symbols = require "moth.export.symbols"
+local symbols = require "moth.compile.symbols"
 
 -- Classes of dtypes that generated kernels do not compute in.
 local apart = { uint = true, complex = true }

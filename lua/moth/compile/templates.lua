@@ -1,14 +1,14 @@
 --- Code for graphs of any sizes: what moth.compile.inductor makes of a dynamic graph, with sizes as symbols.
 --
 -- A graph's form (C.graph_form) is all but its sizes; these are a list of numbers. Equal ones are one symbol
--- (moth.export.symbols), but for 0, 1 and negative ones, which are constants. The calls that the graph is taken apart
+-- (moth.compile.symbols), but for 0, 1 and negative ones, which are constants. The calls that the graph is taken apart
 -- into, and the kernels, are made with symbols: their arguments are formulas, and each comparison on the way is a
 -- guard. For another graph of this form nothing is taken apart: where the guards hold, its calls are inserted with the
 -- formulas' values, and must give the sizes that were expected.
 local ffi = require "ffi"
 local each = require "moth.each"
-local sizes = require "moth.export.sizes"
-local symbols = require "moth.export.symbols"
+local sizes = require "moth.compile.sizes"
+local symbols = require "moth.compile.symbols"
 local toolchain = require "moth.utils.toolchain"
 local B = require "moth_lua"
 local C = B.compile

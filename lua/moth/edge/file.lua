@@ -9,7 +9,7 @@ local ffi = require "ffi"
 local fnv = require "moth.lang.fnv"
 local programs = require "moth.export.program"
 local records = require "moth.export.record"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local tree = require "moth.lang.tree"
 
 local M = {}

@@ -14,7 +14,7 @@ local check = require "moth.utils.check"
 local tree = require "moth.lang.tree"
 local each = require "moth.each"
 local programs = require "moth.export.program"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local key_of = require("moth.export.record").key_of
 
 local M = {}

@@ -1,8 +1,8 @@
---- Finds the formula (moth.export.sizes) of a number that differs between records of a program at several sizes.
+--- Finds the formula (moth.compile.sizes) of a number that differs between records of a program at several sizes.
 --
 -- A formula is tried on what varies with one dimension alone; those of several dimensions are sums and products of
 -- such. What is found gives the number at every size that was recorded, the far ones among them.
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 
 local M = {}
 

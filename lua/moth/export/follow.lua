@@ -1,12 +1,12 @@
 --- Finds the formulas of numbers that differ between records, where the program's own expressions of sizes are known.
 --
 -- A formula that is fitted to a few sizes may be another one elsewhere: math.min(n, 4096) is n at all sizes that are
--- recorded. For each expression that symbols (moth.export.symbols) tell of, `turns` looks for sizes at which it leaves
+-- recorded. For each expression that symbols (moth.compile.symbols) tell of, `turns` looks for sizes at which it leaves
 -- the formula that fits: they are recorded, too, and a number that no formula fits there is the expression.
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local fit = require("moth.export.fit").fit
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 
 local M = {}
 

@@ -20,7 +20,7 @@ local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
 local follow = require "moth.export.follow"
 local frozen -- moth.export.frozen, once a program runs
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local records = require "moth.export.record"
 require "moth.export.control"
 

@@ -9,12 +9,12 @@
 --     program.dims      { name = { min =, max = } }, program.example = { name = size }
 --
 -- An argument is a number, string, boolean, dtype or nil as the op takes it, or a table with a `kind`: "value" and
--- "state" (name), "size" (a formula of moth.export.sizes), "device" (type), "list" (n, items), "program" (of cond and
+-- "state" (name), "size" (a formula of moth.compile.sizes), "device" (type), "list" (n, items), "program" (of cond and
 -- while_loop). Positions count from 1, as in Lua.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local is_recorded = require "moth.export.active"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local each = require "moth.each"
 
 local M = {}

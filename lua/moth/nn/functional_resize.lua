@@ -73,7 +73,7 @@ end
 
 -- A size, of which a record for other sizes knows how it follows from theirs.
 local function size_of(x, d)
-  local symbols = package.loaded["moth.export.symbols"]
+  local symbols = package.loaded["moth.compile.symbols"]
   if symbols then return (symbols.size(x, d)) end
   return (B.size(x, d))
 end
@@ -112,7 +112,7 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners, recomput
   end
   if recompute and sizes then check.fail("%s recompute_scale_factor goes with scale_factor, not with size", where) end
   local size, scales, exact, given = {}, {}, true, sizes or scale_factor
-  local symbols = package.loaded["moth.export.symbols"]
+  local symbols = package.loaded["moth.compile.symbols"]
   local open = symbols and symbols.open()
   for i = 1, n do
     local v = type(given) == "table" and given[i] or type(given) ~= "table" and given or nil

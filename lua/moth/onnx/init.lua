@@ -9,7 +9,7 @@ local class = require "moth.class"
 local each = require "moth.each"
 local export = require "moth.export"
 local messages = require "moth.onnx.messages"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local writer = require "moth.onnx.writer"
 
 local M = {}

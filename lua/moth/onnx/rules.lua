@@ -2,7 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 
 local M = {}
 

@@ -157,7 +157,7 @@ local function dims_of(input, wanted, used, example)
       if want ~= nil then used[wanted[n] and n or label] = true end
       if type(want) == "number" then
         shape[k] = want
-      elseif want == nil or class.is_a(want, require("moth.export.sizes").Dim) then
+      elseif want == nil or class.is_a(want, require("moth.compile.sizes").Dim) then
         local dim = want or export.Dim(label)
         local every = dim.multiple_of or 1
         local size = math.max(math.ceil(example / every) * every, math.ceil(dim.min / every) * every)

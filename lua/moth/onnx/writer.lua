@@ -16,7 +16,7 @@ local rules = require "moth.onnx.rules"
 local writes = require "moth.onnx.writes"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 
 local M = {}
 

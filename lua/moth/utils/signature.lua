@@ -262,7 +262,7 @@ local function put_names(s, out, given, t)
   end
 end
 
--- Arguments with numbers for symbols (moth.export.symbols sets M.lower while there are such).
+-- Arguments with numbers for symbols (moth.compile.symbols sets M.lower while there are such).
 local function lowered(...)
   local n, args = select("#", ...), { ... }
   for i = 1, n do args[i] = M.lower(args[i]) end

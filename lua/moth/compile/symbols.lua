@@ -2,15 +2,17 @@
 --
 -- A program is recorded at several sizes. What the function asks of sizes, x:size(1), #x, x:numel(), is noted there,
 -- and is a formula of the dimensions. Then it is recorded once more at the example's sizes, where these questions are
--- answered by symbols, cdata with metamethods: their arithmetic makes expressions (moth.export.sizes); a comparison is
+-- answered by symbols, cdata with metamethods: their arithmetic makes expressions (moth.compile.sizes); a comparison is
 -- noted as a guard, with its line: the program holds where guards are as they were. Where an op takes a symbol, it
 -- is its number at the example's sizes, and the expression is noted, too. Questions of moth's own code get numbers.
+--
+-- So moth.export follows a program. moth.compile.templates takes graphs apart with symbols for their sizes (M.compute).
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
-local sizes = require "moth.export.sizes"
+local sizes = require "moth.compile.sizes"
 local methods = require("moth.tensor").methods
 
 local type, tonumber = type, tonumber -- those of the globals know symbols, for a while
@@ -22,7 +24,7 @@ local M = {}
 local kept = debug.getregistry()
 kept.moth_size_symbol = kept.moth_size_symbol or { type = ffi.typeof "struct { double hint; int id; }" }
 local Symbol = kept.moth_size_symbol.type
-local OWN = debug.getinfo(1, "S").source:match "^(.*)export/symbols%.lua$"
+local OWN = debug.getinfo(1, "S").source:match "^(.*)compile/symbols%.lua$"
 local mt = B.Tensor
 
 -- { log = { numbers }, at, formulas or nil, expressions, guards, used }; of M.compute { expressions, guards, memo }
