@@ -91,21 +91,42 @@ describe("compile: generated kernels on CUDA", function()
     ["where and masks"] = function(t) return moth.where(t:gt(0), t * 2, t - 1):masked_fill(t:lt(-1), 7) end,
     ["products stay calls"] = function(t) return F.gelu(t:matmul(g:t()) * 0.1 + 1) end,
     ["a scalar of the CPU"] = function(t) return ((t + moth.tensor(3.0)) * 2):relu() end,
-    ["eager's dropout"] = function(t) return F.dropout(t * 2 + 1, 0.4, true) * 3 end,
   }
-  for name, f in require("moth.each")(programs) do
-    it(("give eager's values: %s"):format(name), function() check(f, name, randn(40, 100)) end)
+
+  -- All in one graph, on a tensor each: one source, which is one run of the compiler.
+  local function check_all(list)
+    local inputs, names = {}, {}
+    for i, one in ipairs(list) do inputs[i], names[i] = one.x, one.name end
+    check(function(...)
+      local out = {}
+      for i, one in ipairs(list) do
+        for _, t in ipairs { one.f((select(i, ...))) } do out[#out + 1] = t end
+      end
+      return unpack(out)
+    end, table.concat(names, ", "), unpack(inputs))
   end
+
+  it("give eager's values", function()
+    local list = {}
+    for name, f in require("moth.each")(programs) do list[#list + 1] = { name = name, f = f, x = randn(40, 100) } end
+    check_all(list)
+  end)
+
+  it("apply eager's masks of dropout", function()
+    check(function(t) return F.dropout(t * 2 + 1, 0.4, true) * 3 end, "dropout", randn(40, 100))
+  end)
 
   it("give eager's values for each dtype and for sizes 0 and 1", function()
     local function f(t) return (t * 2 + 1):abs() * t, (t * 3):sum(-1) end
-    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32",
+    local list = {}
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8",
       "uint8" } do
       for _, shape in ipairs { { 6, 9 }, { 1, 1 }, { 3, 0 }, {} } do
-        local t = (moth.rand(shape, on) * 3):to(moth[dtype])
-        check(f, dtype .. " of " .. #shape, t)
+        local x = (moth.rand(shape, on) * 3):to(moth[dtype])
+        list[#list + 1] = { name = dtype .. " of " .. #shape, f = f, x = x }
       end
     end
+    check_all(list)
     check(function(a, b) return moth.logical_and(a, b):logical_not(), a:eq(b):sum() end, "bool",
       randn(5, 7):gt(0), randn(5, 7):gt(0))
   end)
