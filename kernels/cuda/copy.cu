@@ -5,13 +5,28 @@ extern "C" {
 #include "kernels/cpu/util.h"
 }
 
+/* Complex numbers as bools, by the loop of ne: another operand of 0. */
+static MothStatus is_not_zero(MothTensor *dst, const MothTensor *src) {
+  const MothOp *op = MOTH_OP(ne);
+  MothPointwise p = {};
+  MothIter it;
+  moth_iter_init(&it, dst->ndim, dst->shape);
+  moth_iter_add(&it, dst);
+  moth_iter_add(&it, src);
+  moth_iter_add_scalar(&it, NULL);
+  moth_iter_prepare(&it);
+  p.it = &it;
+  p.stream = moth_cuda_stream(dst->device.index);
+  return static_cast<const MothCudaLoop *>(op->loops[MOTH_CUDA])[src->dtype](&p);
+}
+
 /* Complex tensors by their parts, as moth_cpu_copy. */
 static MothStatus copy_complex(MothTensor *dst, const MothTensor *src) {
   bool to = moth_dtype_is_complex((MothDType)dst->dtype),
        from = moth_dtype_is_complex((MothDType)src->dtype);
   MothTensor d = {}, s = {};
   if (dst->dtype == MOTH_BOOL)
-    return moth_fail(MOTH_ERR_TYPE, "complex to bool is not implemented on cuda; use x:ne(0)");
+    return is_not_zero(dst, src);
   if (to && from && dst->ndim == src->ndim && dst->ndim < MOTH_MAX_DIMS) {
     moth_cpu_see_part(dst, 2, &d);
     moth_cpu_see_part(src, 2, &s);

@@ -215,6 +215,18 @@ describe("index ops on CUDA", function()
     local a, b = moth.randn(3, 1000), moth.randint(0, 9, { 3, 513 })
     same("mixed", moth.cat({ a, b, a }, 2), moth.cat({ cuda(a), cuda(b), cuda(a) }, 2))
   end)
+  it("complex numbers as bools: parts of 0, NaN, any layout", function()
+    for _, dtype in ipairs { "complex64", "complex128" } do
+      local x = moth.complex(moth.tensor({ { 0, 1, 0, -0.0 }, { 2, 0, 0, 3 } }):double(),
+        moth.tensor({ { 0, 0, 1, 0 }, { 2, 0 / 0, 0, 0 } }):double()):to(moth[dtype])
+      same("bool", x:bool(), cuda(x):bool())
+      same("bool", x:t():bool(), cuda(x):t():bool())
+      local whole = moth.zeros({ 3, 2, 4 }, { dtype = moth.bool })
+      local copy = cuda(whole)
+      same("copy_", whole:transpose(2, 3):copy_(x:t()), copy:transpose(2, 3):copy_(cuda(x):t()))
+    end
+  end)
+
   it("tril, triu, eye, linspace, flip", function()
     for _, dtype in ipairs(all) do
       for _, shape in ipairs { { 3, 5 }, { 2, 33, 17 }, { 0, 4 }, { 64, 64 } } do
