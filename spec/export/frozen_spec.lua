@@ -203,6 +203,32 @@ describe("a frozen program", function()
     assert.equal(3, #ep.plans.order)
   end)
 
+  it("of an ONNX session keeps the tensors that it needs alone, and lets go of them", function()
+    local path = os.tmpname()
+    local model = randomized(nn.Sequential(nn.Conv2d(32, 256, 3, { padding = 1 }), nn.BatchNorm2d(256), nn.ReLU()))
+    local x = moth.randn(1, 32, 8, 8)
+    moth.onnx.export(model, { x }, path)
+    local weights = 32 * 256 * 9 * 4
+    local function live()
+      collectgarbage()
+      collectgarbage()
+      return B.memory_stats().live
+    end
+    local began = live()
+    local function run()
+      local session = moth.onnx.InferenceSession(path)
+      local name = session:get_inputs()[1].name
+      for _ = 1, 3 do
+        local got = session:run(nil, { [name] = x })[1]
+        assert.is_true((got - moth.no_grad(model, x)):abs():max():item() < 1e-4)
+        assert.is_true(live() - began < 1.5 * weights)
+      end
+    end
+    run()
+    assert.is_true(live() - began < 0.5 * weights)
+    os.remove(path)
+  end)
+
   it("leaves half precision as it is", function()
     for _, dtype in ipairs { moth.float16, moth.bfloat16 } do
       local model = randomized(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())):to(dtype)

@@ -604,6 +604,12 @@ M.check_program = check_program
 function M.lower(ep, o)
   check_program(ep)
   require("moth.export.follow").refuse_guards("edge.export", ep.program)
+  local program, held = require("moth.export.frozen").freeze(ep)
+  if program then
+    local tensors = {}
+    for name, s in each(held) do tensors[name] = s.tensor end
+    ep = setmetatable({ program = program, held = held, tensors = tensors }, { __index = ep })
+  end
   local low = records.at_sizes(ep.program, function(point)
     return lowered(ep.program, ep.tensors, point)
   end, function(list, points, _, follow)

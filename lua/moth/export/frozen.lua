@@ -7,6 +7,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local each = require "moth.each"
 local explain = require "moth.compile.explain"
+local interpreted = require "moth.compile.interpreted"
 local is_recorded = require "moth.export.active"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
@@ -159,6 +160,14 @@ function M.freeze(ep)
   return moth.no_grad(fold_norms, ep.program, ep.held)
 end
 
+--- Makes the exported program the frozen one, whose tensors nobody else has.
+function M.freeze_in_place(ep)
+  local program, held = M.freeze(ep)
+  if not program then return end
+  ep.program, ep.held, ep.tensors = program, held, {}
+  for name, s in each(held) do ep.tensors[name] = s.tensor end
+end
+
 -- ---- plans ---------------------------------------------------------------------------------------
 
 local KEPT = 32 -- plans of a program, for other sizes
@@ -188,13 +197,12 @@ local function make_plan(ep, known, tensors, dims)
   C.graph_eliminate(graph.handle)
   C.graph_fold(graph.handle)
   local plan = C.plan_new(graph.handle)
-  if not C.plan_facts(plan).pure then return false end
   C.plan_freeze(plan, known.sources)
   return plan
 end
 
 --- The plan that runs a program on these tensors, or nil: its calls are to run. It is made when their sizes come for
--- the second time.
+-- the second time, or where no other sizes may come, for the first.
 function M.plan(ep, tensors, dims)
   local known = ep.plans
   if known == false or is_recorded() or C.recording() then return nil end
@@ -206,10 +214,11 @@ function M.plan(ep, tensors, dims)
   local key = key_of(ep, known, dims)
   local plan = known.seen[key]
   if plan == nil then
+    plan = true
     known.seen[key] = true
     known.order[#known.order + 1] = key
     if #known.order > KEPT then known.seen[table.remove(known.order, 1)] = nil end
-    return nil
+    if #known.names > 0 then return nil end
   end
   for _, t in ipairs(tensors) do
     if not B.is_contiguous(t) then return nil end
@@ -217,7 +226,7 @@ function M.plan(ep, tensors, dims)
   if not C.plan_may_freeze(tensors, plan ~= true and plan or nil) then return nil end
   if plan == true then
     if not C.plan_may_freeze(known.sources) then return nil end
-    local ok, made = pcall(make_plan, ep, known, tensors, dims)
+    local ok, made = pcall(interpreted, make_plan, ep, known, tensors, dims)
     if not ok and tostring(made):find("interrupted", 1, true) then error(made, 0) end
     plan = ok and made -- else the calls say what is wrong
     if not plan then
@@ -225,6 +234,7 @@ function M.plan(ep, tensors, dims)
       return nil
     end
     known.seen[key] = plan
+    B.empty_cache() -- of what it took to make it
   elseif not C.plan_is_fresh(plan) then
     rawset(ep, "plans", nil)
     return nil

@@ -197,6 +197,8 @@ function M.load(path, where)
   end
   local metadata = {}
   for _, e in ipairs(model.metadata) do metadata[e.key or ""] = e.value or "" end
+  if B.is_tensor(cursor.owner) then cursor.owner:free() end -- the bytes of the file, as large as all tensors
+  B.empty_cache()
   return { graph = graph, opset = link.opsets[""] or link.opsets["ai.onnx"], producer = model.producer or "",
     metadata = metadata, path = path }
 end

@@ -5,6 +5,8 @@ local check = require "moth.utils.check"
 local class = require "moth.class"
 local each = require "moth.each"
 local export = require "moth.export"
+-- What runs once: traces of it would hold its tensors.
+local interpreted = require "moth.compile.interpreted"
 local interpreter = require "moth.onnx.interpreter"
 local reader = require "moth.onnx.reader"
 local small = require "moth.onnx.small"
@@ -196,7 +198,7 @@ function M.load(path, o)
       if #tree.keys(spec) > 0 then dynamic[i], sized = spec, true end
     end
     local fn = callable(model, list, { sized = sized, device = device, moved = {} })
-    local ok, made = pcall(export, fn, args, { dynamic_shapes = sized and dynamic or nil })
+    local ok, made = pcall(interpreted, export, fn, args, { dynamic_shapes = sized and dynamic or nil })
     if ok then return made end
     if not sized then error(made, 0) end
     said[#said + 1] = ("with sizes of %d: %s"):format(example, tostring(made))
@@ -271,20 +273,49 @@ local function signature_of(given, n)
   return table.concat(parts, " ")
 end
 
--- The program for these sizes, made when they come for the second time: false where the model cannot be recorded.
+-- Whether one program does for all calls: the file says all sizes of the inputs, which are tensors.
+local function are_fixed(self)
+  if next(self.optional) then return false end
+  for _, input in ipairs(self.inputs) do
+    if not input.type:find "^tensor" or small.kinds[input.dtype] then return false end
+    for _, n in ipairs(input.shape or { "?" }) do
+      if type(n) ~= "number" then return false end
+    end
+  end
+  return true
+end
+
+-- Frees the constants of the file but those that a program has: nothing else runs.
+local function drop_constants(graph, tensors)
+  local kept = {}
+  for _, t in each(tensors) do kept[B.storage_id(t)] = true end
+  for _, t in each(graph.constants) do
+    if B.is_tensor(t) and not kept[B.storage_id(t)] then t:free() end
+  end
+  graph.constants = nil
+  B.empty_cache()
+end
+
+-- The program for these sizes, made when they come for the second time, or where the file has no others for the first:
+-- false where the model cannot be recorded.
 function Session:program(given, n)
   if not self.record or not self.list then return false end
   local key = signature_of(given, n)
   if not key then return false end
   local known = self.programs[key]
   if known ~= nil then return known end
-  if not self.seen[key] then
+  if self.fixed == nil then self.fixed = are_fixed(self) end
+  if not self.seen[key] and not self.fixed then
     self.seen[key] = true
     return false
   end
   local fn = callable(self.model, self.list, { device = self.device, moved = self.moved })
-  local ok, made = pcall(export, fn, given)
+  local ok, made = pcall(interpreted, export, fn, given)
   if ok then made.program:prune() end
+  if ok and not self.compile then
+    interpreted(require("moth.export.frozen").freeze_in_place, made)
+    if self.fixed then drop_constants(self.model.graph, made.tensors) end
+  end
   if ok and self.compile then made = made:compile() end
   if not ok then self.why = made end
   self.programs[key] = ok and made or false
