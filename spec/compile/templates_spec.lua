@@ -148,12 +148,28 @@ describe("compile: code for any sizes", function()
     end
   end)
 
-  it("says where it holds: MOTH_LOGS=guards", function()
+  it("says where it holds: explain, MOTH_LOGS=guards", function()
     local text = child([[
       local moth = require "moth"
-      local f = moth.compile(function(x) return (x * 2 + 1):relu() * x end, { backend = "inductor", dynamic = true })
-      f(moth.ones(9, 6))
+      local f = moth.compile(function(x) return (x * 2 + 1):relu():sum(2) end, { backend = "inductor", dynamic = true })
+      f(moth.ones(9, 20))
+      f(moth.ones(9, 21))
+      print(moth.compile.explain(f, moth.ones(9, 22)))
     ]], { env = "MOTH_LOGS=guards" })
-    assert.matches("kernels for any sizes where", text)
+    assert.matches("kernels for any sizes where\n  x1:size%(2%) >= 16", text)
+    assert.matches("kernels are for x1:size%(2%) >= 16", text)
+  end)
+
+  it("is not asked again where there is nothing to fuse", function()
+    local templates = require "moth.compile.templates"
+    local make, count = templates.make, 0
+    templates.make = function(...)
+      count = count + 1
+      return make(...)
+    end
+    local f = compile(function(x) return x:matmul(x:t()) end, { backend = "inductor", dynamic = true })
+    for n = 7, 19 do f(moth.ones(n, 6)) end
+    templates.make = make
+    assert.equal(1, count)
   end)
 end)

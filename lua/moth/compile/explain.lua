@@ -77,6 +77,13 @@ function Report:__tostring()
       end
       add("    one kernel: %s", names_text(list))
     end
+    for k, text in ipairs(self.guards[i]) do
+      if k > 6 then
+        add("    ... and %s", count_text(#self.guards[i] - 6, "comparison"))
+        break
+      end
+      add("    %s %s", k == 1 and "kernels are for" or "           and", text)
+    end
   end
   for i, reason in ipairs(self.break_reasons) do
     if i > MANY then
@@ -107,28 +114,32 @@ end
 --- Runs fn(...) once, compiled, and tells what became of it: graphs (a list), graph_count, graph_break_count,
 -- op_count, ops_per_graph, break_reasons (texts with file:line), recompile_reasons (of a compiled fn: the differences
 -- between its calls so far), kinds (of ops, and by name how many); for each graph ops (names), places ("file:first-last
--- line") and kernels (lists of ops). print() fits a screen; print(report.graphs[1]) shows a graph. compile(fn, note): a
--- callable that calls note(graph), its box, and the box of fn.
+-- line"), kernels (lists of ops) and guards (texts: for which sizes the kernels are; others get their own). print()
+-- fits a screen; print(report.graphs[1]) shows a graph. compile(fn, note): a callable that calls note(graph), its box,
+-- and the box of fn.
 function M.explain(compile, fn, ...)
   if not check.is_callable(fn) then
     check.fail("[compile.explain] expected a function or a module, got %s", type(fn))
   end
   local list = {}
-  local targets, places, kernels = {}, {}, {}
+  local targets, places, kernels, guards = {}, {}, {}, {}
   local call, box, known = compile(fn, function(g) -- as it was recorded: a backend may change it
     list[#list + 1], targets[#list + 1], places[#list + 1], kernels[#list + 1] = g, {}, places_text(g), {}
+    guards[#list] = {}
     for node in g:nodes() do
       if node.op == "call" then table.insert(targets[#list], node.target) end
     end
   end)
   graphs.watch_kernels(function(ops) -- of the graph, or of those that it has become
     if #list > 0 then table.insert(kernels[#list], ops) end
+  end, function(texts)
+    for _, text in ipairs(#list > 0 and texts or {}) do table.insert(guards[#list], text) end
   end)
   local ok, message = xpcall(call, trace.keep, ...)
   graphs.watch_kernels(nil)
   if not ok then trace.rethrow(message) end
   local report = { graphs = list, graph_count = #list, op_count = 0, ops_per_graph = {}, ops = {}, kinds = {},
-    places = places, kernels = kernels, break_reasons = notes(box.trace, true),
+    places = places, kernels = kernels, guards = guards, break_reasons = notes(box.trace, true),
     recompile_reasons = notes(known and known.trace, false) }
   for i, names in ipairs(targets) do
     for _, name in ipairs(names) do

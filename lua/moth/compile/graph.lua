@@ -260,9 +260,18 @@ function Graph:pin_sizes() C.graph_pin(self.handle) end
 
 local kernels = setmetatable({}, { __mode = "k" }) -- handle of a graph -> list of lists of names
 
-local watcher
---- Has fn called with the ops of each kernel that is noted from now on; nil: nobody.
-function M.watch_kernels(fn) watcher = fn end
+local watcher, guards_watcher
+--- Has fn called with the ops of each kernel that is noted from now on, and guards with texts of what kernels rely on;
+-- nil: nobody.
+function M.watch_kernels(fn, guards) watcher, guards_watcher = fn, guards end
+
+--- Whether guards are watched.
+function M.is_watched() return guards_watcher ~= nil end
+
+--- For backends: kernels of the graph are for sizes for which these texts hold. moth.compile.explain shows it.
+function Graph.add_guards(_, list)
+  if guards_watcher then guards_watcher(list) end
+end
 
 --- For backends: calls of these ops have become one kernel. moth.compile.explain shows it.
 function Graph:add_kernel(ops)

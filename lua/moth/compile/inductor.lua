@@ -268,7 +268,10 @@ local function code_of(calls, outputs, tune)
   if steps and tune then
     steps = tune.steps(steps, compile, function() return try_steps(calls, outputs) end, is_checked())
   end
-  if not steps then return not failed and false or nil end
+  if not steps then
+    if failed then return nil end
+    return false
+  end
   log(steps)
   local done, message = compile(steps)
   if not done then
@@ -298,6 +301,17 @@ local function run_code(graph, code, values)
   return C.plan_new(graph.handle, launches(code, values))
 end
 
+-- Tells, if somebody listens, for which sizes a template is.
+local function tell(graph, template)
+  local logged = toolchain.logs "guards"
+  if not template.code or not logged and not graphs.is_watched() then return end
+  local list = template:texts(graph)
+  graph:add_guards(list)
+  if logged and #list > 0 then
+    toolchain.log("guards", false, "%s", "kernels for any sizes where\n  " .. table.concat(list, "\n  "))
+  end
+end
+
 -- The plan of a graph by code for any sizes, that is known or new; false: there is nothing to fuse; nil: no such code.
 local function code_for_any(graph, is_plain)
   local kind = ("%s %s %s "):format(is_plain, toolchain.cc(), is_checked())
@@ -308,6 +322,7 @@ local function code_for_any(graph, is_plain)
   end
   local known = templates.find(form, concrete)
   if known then
+    tell(graph, known)
     local made = known.code and run_code(graph, known.code, known:values(form.bytes))
     if made ~= nil then return made end
     templates.drop(form, known)
@@ -324,6 +339,7 @@ local function code_for_any(graph, is_plain)
     end
     return code
   end)
+  if made then tell(graph, made) end
   local run = made and made.code
   if run then run = run_code(graph, made.code, made:values(form.bytes)) end
   if run ~= nil then templates.keep(form, made, (C.graph_pins(graph.handle))) end

@@ -373,11 +373,11 @@ local negated = { lt = ">=", le = ">", eq = "~=" }
 local affirmed = { lt = "<", le = "<=", eq = "==" }
 local turned = { ["<"] = ">", ["<="] = ">=", [">"] = "<", [">="] = "<=" }
 
---- A guard as text: "n <= 4096 at model.lua:3".
+--- A guard as text: "n <= 4096 at model.lua:3", without the line where there is none.
 function M.guard_text(g)
   local a, b, sign = M.text(g.a), M.text(g.b), (g.holds and affirmed or negated)[g.op]
   if type(g.a) == "number" then a, b, sign = b, a, turned[sign] or sign end
-  return ("%s %s %s at %s"):format(a, sign, b, g.at)
+  return ("%s %s %s%s"):format(a, sign, b, g.at and " at " .. g.at or "")
 end
 
 -- ---- files ---------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ local ffi = require "ffi"
 local each = require "moth.each"
 local sizes = require "moth.compile.sizes"
 local symbols = require "moth.compile.symbols"
-local toolchain = require "moth.utils.toolchain"
 local B = require "moth_lua"
 local C = B.compile
 
@@ -104,13 +103,21 @@ local names = "local floor, ceil, abs, sqrt = math.floor, math.ceil, math.abs, m
   .. "local min, max, log, exp = math.min, math.max, math.log, math.exp\n"
 local signs = { lt = "<", le = "<=", eq = "==" }
 
--- Whether sizes (doubles) are equal where those of the template are, and its constants.
+-- Whether sizes (doubles) are equal where those of the template are, and its constants; and what symbols for them may
+-- be, as moth.compile.sizes has ranges.
 local function classes_of(open)
   local v, raw = ffi.cast(doubles, open.bytes), ffi.cast(bits, open.bytes)
-  local n, first = open.n, {}
+  local n, first, whole, ranges = open.n, {}, {}, {}
   for i = 0, n - 1 do first[i] = open.first[v[i]] or -1 end
-  return function(bytes)
-    local other = ffi.cast(bits, bytes)
+  for size, i in each(open.first) do
+    ranges[("v[%d]"):format(i)] = { min = size % 1 == 0 and 2 or -math.huge }
+    if size % 1 == 0 then whole[#whole + 1] = i end
+  end
+  local function is_same(bytes)
+    local other, number = ffi.cast(bits, bytes), ffi.cast(doubles, bytes)
+    for _, i in ipairs(whole) do
+      if number[i] < 2 or number[i] % 1 ~= 0 then return false end
+    end
     for i = 0, n - 1 do
       local k = first[i]
       if k >= 0 then
@@ -121,6 +128,18 @@ local function classes_of(open)
     end
     return true
   end
+  return is_same, ranges
+end
+
+-- The guards that do not hold anyway.
+local function needed(guards, ranges)
+  local list, known = {}, {}
+  for _, g in ipairs(guards) do
+    local ok, decided = pcall(sizes.guard_decided, g, ranges)
+    local key = ("%s %s %s %s"):format(g.op, sizes.text(g.a), sizes.text(g.b), g.holds)
+    if not (ok and decided) and not known[key] then list[#list + 1], known[key] = g, true end
+  end
+  return list
 end
 
 -- The guards as a function of sizes.
@@ -161,13 +180,15 @@ function Template:holds(bytes, numbers)
   return true
 end
 
---- Guards as text, a line each: v[i] is the i-th size of the form.
-function Template:text()
-  local lines = {}
-  for i, g in ipairs(self.list) do
-    lines[i] = ("%s%s %s %s"):format(g.holds and "" or "not ", sizes.text(g.a), signs[g.op], sizes.text(g.b))
+--- Guards as a list of texts: "x:size(1) > 16", of a graph, which has not been changed yet. Sizes that are equal in it
+-- are called by the first of them.
+function Template:texts(graph)
+  local list, called, known = {}, M.names_of(graph), {}
+  for _, g in ipairs(self.list) do
+    local line = sizes.guard_text(g):gsub("v%[(%d+)%]", function(i) return called[tonumber(i)] or "?" end)
+    if not known[line] then list[#list + 1], known[line] = line, true end
   end
-  return table.concat(lines, "\n")
+  return list
 end
 
 local forms, count = {}, 0
@@ -182,6 +203,27 @@ end
 
 --- Forgets all.
 function M.reset() forms, count = {}, 0 end
+
+--- What the sizes of a graph's form are called, from 0, in their order (graph/form.c).
+function M.names_of(graph)
+  local called, n = {}, 0
+  local function add(name) called[n], n = name, n + 1 end
+  for _, id in ipairs(C.graph_nodes(graph.handle)) do
+    local f = C.graph_node(graph.handle, id, true)
+    for i = 1, f.kind == "call" and f.args.n or 0 do
+      local size = type(f.args[i]) == "table" and f.args[i].size
+      local what = ("an argument of %s%s"):format(f.target or "", f.place ~= "" and " at " .. f.place or "")
+      for _ = 1, size and (type(size) == "table" and #size or 1) or 0 do add(what) end
+    end
+    for k, meta in ipairs(f.kind ~= "output" and f.metas or {}) do
+      local name = #f.metas > 1 and f.name .. "[" .. k .. "]" or f.name
+      for _, what in ipairs { "size", "stride" } do
+        for d = 1, #meta.shape do add(("%s:%s(%d)"):format(name, what, d)) end
+      end
+    end
+  end
+  return called
+end
 
 --- The form of a graph: what is known of such, and its sizes and numbers. kind: of what else the code depends on.
 function M.form(graph, kind)
@@ -327,8 +369,10 @@ function M.make(form, make)
   end
   if open.graph then open.graph.handle = nil end
   if code == nil then return nil end
-  out.list, out.guards = out.guards, guards_of(out.guards)
-  out.code, out.same, out.pins, out.bytes = code, classes_of(open), {}, form.bytes
+  local ranges
+  out.same, ranges = classes_of(open)
+  out.list = needed(out.guards, ranges)
+  out.code, out.guards, out.pins, out.bytes = code, guards_of(out.list), {}, form.bytes
   return setmetatable(out, Template)
 end
 
@@ -338,9 +382,6 @@ function M.keep(form, template, after)
     if pinned and not form.pinned[k] then template.pins[k] = form.numbers[k] end
   end
   table.insert(form.list, 1, template)
-  if toolchain.logs "guards" then
-    toolchain.log("guards", false, "%s", "kernels for any sizes where\n" .. template:text())
-  end
 end
 
 M.reset()
