@@ -236,37 +236,37 @@ local function program_of(graph, inputs, recorder, results)
     for i = 1, list.n do list[i] = value(v[i]) end
     return list
   end
-  for node in graph:nodes() do
+  for handle in graph:nodes() do
+    local node, id = handle:all(), handle.id
     local op = node.op
     local input = #nodes == 0 and node.target == "detach" and made[node.args[1].id]
     if input then -- those of `body`
-      made[node.id] = input
+      made[id] = input
     elseif op == "placeholder" then
       placeholder = placeholder + 1
-      made[node.id] = { kind = "value", name = inputs[placeholder].name }
+      made[id] = { kind = "value", name = inputs[placeholder].name }
     elseif op == "get_attr" then
       local name = recorder:name_of(node.tensor)
       program.of_state[name], recorder.held[name] = true, true
-      made[node.id] = { kind = "state", name = name }
+      made[id] = { kind = "state", name = name }
     elseif op == "output" then
       program.outputs = {}
       local list = node.args
       for i = 1, list.n or #list do program.outputs[i] = value(list[i]).name end
     else
-      local facts = B.compile.graph_node(graph.handle, node.id)
-      local args, call = node.args, { op = node.target, out = {}, metas = {}, at = node.place,
-        autocast = autocast_of(facts), default_dtype = facts.default_dtype ~= "float32" and facts.default_dtype or nil }
-      call.args = given_args(facts.target, args, value)
+      local call = { op = node.target, out = {}, metas = {}, at = node.place,
+        autocast = autocast_of(node), default_dtype = node.default_dtype ~= "float32" and node.default_dtype or nil }
+      call.args = given_args(node.target, node.args, value)
       for i, meta in ipairs(node.metas) do
         count = count + 1
         call.out[i] = tostring(count)
         call.metas[i] = { dtype = meta.dtype.name, shape = meta.shape }
       end
-      if facts.out then
+      if node.out then
         call.into = {}
-        for i, ref in ipairs(facts.out) do call.into[i] = result_of(ref.node, ref.result) end
+        for i, ref in ipairs(node.out) do call.into[i] = result_of(ref.node, ref.result) end
       end
-      made[node.id] = { out = call.out }
+      made[id] = { out = call.out }
       nodes[#nodes + 1] = recorder:control(call)
     end
   end
