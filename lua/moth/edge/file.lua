@@ -8,7 +8,8 @@ local explain = require "moth.compile.explain"
 local ffi = require "ffi"
 local fnv = require "moth.lang.fnv"
 local programs = require "moth.export.program"
-local records = require "moth.export.record"
+local key_of = require("moth.export.inputs").key_of
+local merging = require "moth.export.merge"
 local sizes = require "moth.compile.sizes"
 local tree = require "moth.lang.tree"
 
@@ -126,8 +127,8 @@ local function merge_number(list, about, call)
     local other = 2
     while list[other] == list[1] do other = other + 1 end
     refuse(call, ("a number depends on a size in no way that can be followed: it is %s with %s, %s with %s\nHINT: give "
-      .. "that dimension a fixed size"):format(tostring(list[1]), records.point_text(about.points[1]),
-        tostring(list[other]), records.point_text(about.points[other])))
+      .. "that dimension a fixed size"):format(tostring(list[1]), merging.point_text(about.points[1]),
+        tostring(list[other]), merging.point_text(about.points[other])))
   end
   return f
 end
@@ -209,7 +210,7 @@ function merge(list, about)
   for k, v in ipairs(out.values) do
     for i = 2, #list do
       local other = list[i].values[k]
-      if v.tensor and not (other.tensor and records.key_of(other.tensor) == records.key_of(v.tensor))
+      if v.tensor and not (other.tensor and key_of(other.tensor) == key_of(v.tensor))
         and not moth.equal(other.tensor, v.tensor) then
         check.fail("[edge.export] a tensor that the program holds depends on a size: make it by ops (arange, full, …)")
       end
@@ -271,7 +272,7 @@ function Writer:may_write(call, id)
   local root = self.root[id]
   local v = self.values[root]
   if v.kind == "held" then
-    self.file.written[self.file.state_ids[records.key_of(v.tensor)]] = true
+    self.file.written[self.file.state_ids[key_of(v.tensor)]] = true
   elseif v.kind == "input" and self.is_part then
     refuse(call, "it writes to an operand of cond or while_loop: take a clone of it")
   end
@@ -340,7 +341,7 @@ function Writer:part(low, inputs, fresh)
     if v.kind == "input" then
       part.of[id] = inputs[v.input]
     elseif v.tensor then
-      part.of[id] = self.file.state_ids[records.key_of(v.tensor)]
+      part.of[id] = self.file.state_ids[key_of(v.tensor)]
     end
   end
   part:run(low.calls)
@@ -519,10 +520,10 @@ end
 -- The tensors of the program, those with the largest elements first, so that each begins at a multiple of them.
 local function state_of(ep, low)
   local names, list, known = {}, {}, {}
-  for name, s in each(ep.held) do names[records.key_of(s.tensor)] = name end
+  for name, s in each(ep.held) do names[key_of(s.tensor)] = name end
   local function visit(part)
     for _, v in ipairs(part.values) do
-      local key = v.tensor and records.key_of(v.tensor)
+      local key = v.tensor and key_of(v.tensor)
       if key and not known[key] then
         local t = B.ops.contiguous(B.ops.to(B.alias(v.tensor, false), { device = "cpu" }))
         list[#list + 1] = { name = names[key], tensor = t, key = key, of = v.tensor, at = #list + 1 }
@@ -610,7 +611,7 @@ function M.lower(ep, o)
     for name, s in each(held) do tensors[name] = s.tensor end
     ep = setmetatable({ program = program, held = held, tensors = tensors }, { __index = ep })
   end
-  local low = records.at_sizes(ep.program, function(point)
+  local low = merging.at_sizes(ep.program, function(point)
     return lowered(ep.program, ep.tensors, point)
   end, function(list, points, _, follow)
     return merge(list, { points = points, follow = follow })
@@ -627,7 +628,7 @@ function M.of_calls(ep, low, calls, o)
   end
   for i, s in ipairs(state) do file.state_ids[s.key] = #ep.program.inputs + i - 1 end
   for id, v in ipairs(low.values) do
-    if v.tensor then self.of[id] = file.state_ids[records.key_of(v.tensor)] end
+    if v.tensor then self.of[id] = file.state_ids[key_of(v.tensor)] end
   end
   file.count = #ep.program.inputs + #state
   self:run(calls, low.calls)

@@ -36,12 +36,15 @@ local function samples(range, example)
   return list
 end
 
-local function at(example, name, n)
+--- The example's sizes, but n for `name`.
+function M.at(example, name, n)
   local point = {}
   for other, size in each(example) do point[other] = size end
   point[name] = n
   return point
 end
+
+local at = M.at
 
 --- Whether all guards hold at a point.
 function M.holds(guards, point)

@@ -21,6 +21,8 @@ local lazy = require "moth.lang.lazy"
 local follow = require "moth.export.follow"
 local frozen -- moth.export.frozen, once a program runs
 local sizes = require "moth.compile.sizes"
+local inputs_of = require "moth.export.inputs"
+local merge = require "moth.export.merge"
 local records = require "moth.export.record"
 require "moth.export.control"
 
@@ -101,7 +103,7 @@ local function difference(expected, given, path)
     local k = known[key]
     if not k then return ("argument %s is missing"):format(at(key)) end
     known[key] = nil
-    if not records.same_structure(expected[i], given[k]) then return difference(expected[i], given[k], at(key)) end
+    if not inputs_of.same_structure(expected[i], given[k]) then return difference(expected[i], given[k], at(key)) end
   end
   return ("argument %s was not in the example"):format(at(next(known)))
 end
@@ -115,7 +117,7 @@ local function bind(self, ...)
     if list[i] ~= nil then check.fail("[export] the program takes %d arguments, got %d", most, given) end
   end
   local leaves, spec = tree.flatten(list)
-  if not records.same_structure(spec, self.spec) then
+  if not inputs_of.same_structure(spec, self.spec) then
     check.fail("[export] the arguments are not of the form that was exported: %s", difference(self.spec, spec, ""))
   end
   local tensors, dims = {}, {}
@@ -136,7 +138,7 @@ local function bind(self, ...)
   for _, g in ipairs(self.program.guards or {}) do
     if not sizes.guard_holds(g, dims) then
       check.fail("[export] the program was recorded where %s; got %s: export another one for these sizes (this one "
-        .. "holds at least for %s)", sizes.guard_text(g), records.point_text(dims),
+        .. "holds at least for %s)", sizes.guard_text(g), merge.point_text(dims),
         follow.range_text(self.program.guards, self.program.dims, self.example))
     end
   end
@@ -266,7 +268,7 @@ function Exported:decompose(set)
     if B.is_tensor(leaf) then given.tensors[#given.tensors + 1] = leaf end
   end
   local state, names = {}, {}
-  for name, s in each(self.held) do state[name], names[records.key_of(s.tensor)] = s, name end
+  for name, s in each(self.held) do state[name], names[inputs_of.key_of(s.tensor)] = s, name end
   local program, held = records.of(function(...)
     local tensors, dims = bind(self, ...)
     return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device, set))
