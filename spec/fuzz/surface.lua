@@ -153,7 +153,8 @@ local all = {}
 local function gather(prefix, t, skip)
   local names = {}
   for name, v in each(t) do
-    if type(name) == "string" and name:find("^[%a_][%w_]*$") and not banned[name] and not skip(name, v) then
+    if type(name) == "string" and name:find("^[%a_][%w_]*$") and not banned[name] and not skip(name, v)
+      and loadstring("local " .. name) then -- x:repeat() cannot be written
       names[#names + 1] = prefix .. name
     end
   end
