@@ -58,6 +58,15 @@ describe("chat templates #M430", function()
     end
   end)
 
+  it("read numbers of any exponent, as Python does", function()
+    for e, want in pairs { ["1e299999999999999999999"] = "inf", ["10 - 1e2999999999"] = "-inf",
+      ["1e-99999999999"] = "0.0", ["0e99999999999"] = "0.0", ["'1e99999999999' | float"] = "inf",
+      ["'-1e99999999999' | float"] = "-inf",
+      ["'1e9999999999x' | float(7)"] = "7", ["'1.2.3e99999999999' | float(7)"] = "7", ["1_0e2"] = "1000.0" } do
+      assert.equal(want, (render("{{ " .. e .. " }}")), e)
+    end
+  end)
+
   it("refuse by name what is not there", function()
     for source, why in pairs { ["{{ [1] | random }}"] = "the filter 'random' is not supported",
       ["{{ 'a' | urlize }}"] = "the filter 'urlize'", ["{{ 'a' | wordwrap }}"] = "the filter 'wordwrap'",

@@ -369,7 +369,7 @@ local function parsed(v)
   if is(v, Undefined) then wrong(v) end
   local s = type(v) == "string" and strip(v, "lr")
   if s and not s:find "^[-+]?[%d.]" then return nil end -- nor "inf": of a text, a number of digits
-  return s and tonumber((s:gsub("^[-+]?0[xXbB].*", ""))) or number(v)
+  return s and V.decimal((s:gsub("^[-+]?0[xXbB].*", ""))) or number(v)
 end
 
 local function to_float(v, default)

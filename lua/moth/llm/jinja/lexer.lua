@@ -40,7 +40,7 @@ local function lex_tag(source, at, close, add)
       add("name", name)
       at = at + #name
     elseif number then
-      local value = tonumber((number:gsub("_", "")))
+      local value = V.decimal((number:gsub("_", "")))
       add("number", number:find "[.eE]" and V.float(value) or value)
       at = at + #number
     elseif c == "'" or c == '"' then

@@ -61,6 +61,16 @@ function M.float(v)
 end
 local float = M.float
 
+--- The number that a decimal text says, or nil. LuaJIT reads none of an exponent of many digits.
+function M.decimal(s)
+  local x = tonumber(s)
+  if x then return x end
+  local sign, digits, low = s:match "^([-+]?)([%d.]+)[eE]([-+]?)%d+$"
+  if not digits or not tonumber(digits) then return nil end
+  x = (low == "-" or tonumber(digits) == 0) and 0 or math.huge
+  return sign == "-" and -x or x
+end
+
 --- The number that a value is, in either of its forms, or nil.
 local function number(v)
   if type(v) == "number" then return v end
