@@ -97,7 +97,9 @@ floats.complex64, floats.complex128 = floats.float32, floats.float64 -- parts be
 -- A text without the elements of floats, and these: { dtype, raw } each.
 local function parts(text)
   local list = {}
-  text = text:gsub("%-?%d+%.%d+[e%d+-]*", function(n) return ("%.2g"):format(tonumber(n)) end)
+  text = text:gsub("%-?%d+%.%d+[e%d+-]*", function(n)
+    return tonumber(n) and ("%.2g"):format(tonumber(n)) -- "1.5-2" is none
+  end)
   text = text:gsub("(moth%.(%w+) %S+ [%d,]* [%d,-]* [v%d]* ?%w+ %w+ )(%x+)", function(front, dtype, hex)
     local d = floats[dtype]
     if not d then return nil end
