@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/crc32.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
 #include "io/sha256.h"
@@ -110,6 +111,23 @@ static uint32_t crc32_of(const char *bytes, size_t n) {
   return ~crc;
 }
 
+void check_crc32(void) {
+  enum { MOST = 3000 };
+  char *bytes = malloc(MOST);
+  CHECK(moth_crc32(0, "123456789", 9) == 0xcbf43926u, "the check value");
+  for (size_t i = 0; i < MOST; i++)
+    bytes[i] = (char)(i * i * 7 + i);
+  for (size_t n = 0; n < MOST; n += n < 300 ? 1 : 97)
+    for (size_t from = 0; from < 3 && from <= n; from++) { /* any alignment */
+      uint32_t expected = crc32_of(bytes + from, n - from);
+      CHECK(moth_crc32(0, bytes + from, n - from) == expected, "%zu bytes from %zu", n, from);
+      size_t half = (n - from) / 3;
+      uint32_t first = moth_crc32(0, bytes + from, half);
+      CHECK(moth_crc32(first, bytes + from + half, n - from - half) == expected, "%zu in two", n);
+    }
+  free(bytes);
+}
+
 /* A gzip member with one stored block. */
 static size_t put_member(uint8_t *out, const char *text) {
   static const uint8_t start[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1};
@@ -190,6 +208,7 @@ int main(int argc, char **argv) {
       {"safetensors_damage", check_safetensors_damage},
       {"idx", check_idx},
       {"sha256", check_sha256},
+      {"crc32", check_crc32},
       {"gunzip", check_gunzip},
       {"map", check_map},
       {"write", check_write},

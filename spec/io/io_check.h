@@ -31,6 +31,7 @@ void check_safetensors_write(void);
 void check_safetensors_damage(void);
 void check_idx(void);
 void check_sha256(void);
+void check_crc32(void);
 void check_gunzip(void);
 void check_map(void);
 void check_write(void);

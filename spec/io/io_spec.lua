@@ -27,7 +27,8 @@ describe("io", function()
   end)
 
   local groups = { "json", "safetensors_cases", "safetensors_write", "safetensors_damage", "idx", "sha256",
-    "sha256 MOTH_CPU=generic", "gunzip", "map", "write", "faults", "kill", "signals" }
+    "sha256 MOTH_CPU=generic", "crc32", "crc32 MOTH_CPU=generic", "gunzip", "map", "write", "faults", "kill",
+    "signals" }
   for _, case in ipairs(groups) do
     local group, environment = case:match("^(%S+) ?(.*)$")
     it(case .. " #quick", function()

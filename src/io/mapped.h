@@ -15,6 +15,8 @@ MOTH_API MothStatus moth_tensor_map(const char *path, MothDType dtype, int64_t o
 /* A file that is mapped once for several tensors: its bytes may be read until it is closed; tensors of it live on. Writing
  * as above. Errors: as moth_tensor_map. */
 typedef struct MothMapping MothMapping;
+/* Smaller files are better copied: a mapping costs pages, and a process may have 65,530 of them. */
+#define MOTH_MAPPING_LEAST (1 << 16)
 MOTH_API MothStatus moth_mapping_open(const char *path, MothMapping **out);
 MOTH_API const uint8_t *moth_mapping_bytes(const MothMapping *m, size_t *n);
 /* offset must be a multiple of the item size, dtype not bool, and all elements in the file. */

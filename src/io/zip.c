@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "io/crc32.h"
 #include "io/json.h"
 #include "io/zlib.h"
 
@@ -307,12 +308,12 @@ const MothZipEntry *moth_zip_find(const MothZip *zip, const char *name) {
 /* ---- members ----------------------------------------------------------------------------------
  */
 
-static MothStatus check_crc(const MothZlib *zlib, const MothZipEntry *entry, const uint8_t *bytes) {
-  unsigned long crc = 0;
+static MothStatus check_crc(const MothZipEntry *entry, const uint8_t *bytes) {
+  uint32_t crc = 0;
   for (int64_t at = 0; at < entry->size; at += MOTH_Z_CHUNK) {
     MOTH_TRY(moth_z_look());
     int64_t left = entry->size - at;
-    crc = zlib->crc32(crc, bytes + at, (unsigned)(left < MOTH_Z_CHUNK ? left : MOTH_Z_CHUNK));
+    crc = moth_crc32(crc, bytes + at, (size_t)(left < MOTH_Z_CHUNK ? left : MOTH_Z_CHUNK));
   }
   if (crc == entry->crc)
     return MOTH_OK;
@@ -346,10 +347,7 @@ static MothStatus inflate_member(const MothZlib *zlib, MothZStream *z, const Mot
 }
 
 MothStatus moth_zip_verify(const MothZipEntry *entry) {
-  const MothZlib *zlib = moth_zlib();
-  if (!zlib)
-    return moth_fail(MOTH_ERR_STATE, "zip: " MOTH_Z_MISSING);
-  return check_crc(zlib, entry, entry->data);
+  return check_crc(entry, entry->data);
 }
 
 MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64_t want, int64_t *got) {
@@ -375,18 +373,18 @@ MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64_t want, 
 }
 
 MothStatus moth_zip_read(const MothZipEntry *entry, uint8_t *out) {
-  const MothZlib *zlib = moth_zlib();
   MothZStream z = {0};
-  if (!zlib)
-    return moth_fail(MOTH_ERR_STATE, "zip: " MOTH_Z_MISSING);
   if (!entry->deflated) {
     if (entry->size > 0)
       memcpy(out, entry->data, (size_t)entry->size);
-    return check_crc(zlib, entry, out);
+    return check_crc(entry, out);
   }
+  const MothZlib *zlib = moth_zlib();
+  if (!zlib)
+    return moth_fail(MOTH_ERR_STATE, "zip: " MOTH_Z_MISSING);
   if (zlib->init(&z, RAW_WINDOW, MOTH_Z_VERSION, (int)sizeof z) != Z_OK)
     return moth_fail(MOTH_ERR_MEMORY, "zip: zlib cannot start");
   MothStatus status = inflate_member(zlib, &z, entry, out);
   zlib->end(&z);
-  return status ? status : check_crc(zlib, entry, out);
+  return status ? status : check_crc(entry, out);
 }

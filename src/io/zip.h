@@ -46,7 +46,7 @@ MOTH_API MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64
                                   int64_t *got);
 
 /* Writes the member's `size` bytes to out and compares them with the checksum. Errors:
- * MOTH_ERR_VALUE (damaged), MOTH_ERR_STATE (no zlib on this machine), MOTH_ERR_MEMORY. */
+ * MOTH_ERR_VALUE (damaged), MOTH_ERR_STATE (deflated, and no zlib on this machine), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_zip_read(const MothZipEntry *entry, uint8_t *out);
 
 /* Compares a stored member with its checksum, in place. Errors: as of moth_zip_read. */

@@ -17,8 +17,7 @@ static void open_zlib(void) {
   *(void **)&zlib.inflate = dlsym(library, "inflate");
   *(void **)&zlib.reset = dlsym(library, "inflateReset");
   *(void **)&zlib.end = dlsym(library, "inflateEnd");
-  *(void **)&zlib.crc32 = dlsym(library, "crc32");
-  found = zlib.init && zlib.inflate && zlib.reset && zlib.end && zlib.crc32;
+  found = zlib.init && zlib.inflate && zlib.reset && zlib.end;
 }
 
 const MothZlib *moth_zlib(void) {

@@ -32,7 +32,6 @@ typedef struct MothZlib {
   int (*inflate)(MothZStream *, int flush);
   int (*reset)(MothZStream *);
   int (*end)(MothZStream *);
-  unsigned long (*crc32)(unsigned long crc, const uint8_t *bytes, unsigned n);
 } MothZlib;
 
 /* NULL if there is none on this machine. Any thread. */

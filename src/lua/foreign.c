@@ -5,6 +5,7 @@
 #include "core/tensor.h"
 #include "io/elements.h"
 #include "io/file.h"
+#include "io/mapped.h"
 #include "io/npy.h"
 #include "io/pth.h"
 #include "io/zip.h"
@@ -14,6 +15,7 @@
 typedef struct Source {
   const char *path;
   MothFileMap map;
+  MothMapping *mapping; /* or NULL: the bytes are its own, tensors may lie in it */
   MothZip *zip;
   MothPth *pth;
 } Source;
@@ -24,7 +26,12 @@ static int close_source(lua_State *L) {
   Source *s = lua_touserdata(L, 1);
   moth_pth_free(s->pth);
   moth_zip_free(s->zip);
-  moth_file_unmap(&s->map);
+  if (s->mapping)
+    moth_mapping_close(s->mapping);
+  else
+    moth_file_unmap(&s->map);
+  s->mapping = NULL;
+  s->map = (MothFileMap){0};
   s->pth = NULL;
   s->zip = NULL;
   return 0;
@@ -39,15 +46,21 @@ static int raise_in(lua_State *L, const Source *s) {
 }
 
 /* Pushes a mapped file. The path must be an argument: it stays on the stack. */
-static Source *open_source(lua_State *L, const char *path) {
+static Source *open_source(lua_State *L, const char *path, bool for_tensors) {
   Source *s = lua_newuserdata(L, sizeof *s);
   *s = (Source){.path = path};
   lua_pushlightuserdata(L, (void *)(uintptr_t)&source_key);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
-  MothStatus status = moth_file_map(path, &s->map);
+  MothStatus status =
+      for_tensors ? moth_mapping_open(path, &s->mapping) : moth_file_map(path, &s->map);
   if (status)
     moth_lua_raise(L, status);
+  if (s->mapping) {
+    size_t n;
+    s->map.bytes = moth_mapping_bytes(s->mapping, &n);
+    s->map.size = (int64_t)n;
+  }
   return s;
 }
 
@@ -87,7 +100,7 @@ static MothStatus read_array(const uint8_t *bytes, size_t n, MothTensor **out) {
 /* load_npy(path) -> tensor */
 static int b_load_npy(lua_State *L) {
   MothTensor *t;
-  Source *s = open_source(L, moth_lua_path(L, 1));
+  Source *s = open_source(L, moth_lua_path(L, 1), false);
   if (read_array(s->map.bytes, (size_t)s->map.size, &t))
     return raise_in(L, s);
   moth_lua_push_tensor(L, t);
@@ -195,6 +208,14 @@ static void push_callback(lua_State *L, const char *name) {
   lua_getfield(L, CALLBACKS, name);
 }
 
+/* Whether a storage is used where it lies in the file, rather than copied. */
+static bool lies_in_file(const Source *s, const MothPickleStorage *storage,
+                         const MothZipEntry *member) {
+  return s->mapping && s->map.size >= MOTH_MAPPING_LEAST && !member->deflated &&
+         storage->numel > 0 && storage->dtype != MOTH_BOOL &&
+         (member->data - s->map.bytes) % moth_dtype_size(storage->dtype) == 0;
+}
+
 /* Pushes the tensor of a whole storage, made when first needed. */
 static void push_storage(lua_State *L, const Source *s, uint32_t index) {
   const MothPickleStorage *storage = &s->pth->pickle->storages[index];
@@ -203,15 +224,24 @@ static void push_storage(lua_State *L, const Source *s, uint32_t index) {
   if (!lua_isnil(L, -1))
     return;
   lua_pop(L, 1);
-  MothStatus status =
-      moth_tensor_new(1, &storage->numel, storage->dtype, (MothDevice){MOTH_CPU, 0}, &t);
-  if (status)
-    moth_lua_raise(L, status);
-  moth_lua_push_tensor(L, t);
-  if (storage->numel > 0 && moth_zip_read(s->pth->members[index], (uint8_t *)t->data))
-    raise_in(L, s);
-  if (storage->dtype == MOTH_BOOL)
-    moth_elements_copy(MOTH_BOOL, false, t->data, (const uint8_t *)t->data, storage->numel);
+  const MothZipEntry *member = s->pth->members[index];
+  if (lies_in_file(s, storage, member)) {
+    if (moth_zip_verify(member) ||
+        moth_mapping_tensor(s->mapping, storage->dtype, member->data - s->map.bytes, 1,
+                            &storage->numel, &t))
+      raise_in(L, s);
+    moth_lua_push_tensor(L, t);
+  } else {
+    MothStatus status =
+        moth_tensor_new(1, &storage->numel, storage->dtype, (MothDevice){MOTH_CPU, 0}, &t);
+    if (status)
+      moth_lua_raise(L, status);
+    moth_lua_push_tensor(L, t);
+    if (storage->numel > 0 && moth_zip_read(member, (uint8_t *)t->data))
+      raise_in(L, s);
+    if (storage->dtype == MOTH_BOOL)
+      moth_elements_copy(MOTH_BOOL, false, t->data, (const uint8_t *)t->data, storage->numel);
+  }
   push_callback(L, "place");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
@@ -377,8 +407,9 @@ static int b_load_zip(lua_State *L) {
   const char *path = moth_lua_path(L, PATH);
   moth_lua_type(L, CALLBACKS, LUA_TTABLE);
   lua_Number cap = moth_lua_number(L, CAP);
+  bool is_copied = lua_toboolean(L, CAP + 1);
   lua_settop(L, CAP);
-  Source *s = open_source(L, path);
+  Source *s = open_source(L, path, !is_copied);
   if (moth_zip_parse(s->map.bytes, (size_t)s->map.size, cap < 9e18 ? (int64_t)cap : INT64_MAX,
                      &s->zip))
     return raise_in(L, s);
@@ -405,7 +436,7 @@ static bool is_text(const uint8_t *bytes, size_t n) {
 /* file_kind(path) -> "zip", "npy", "safetensors", or nil and perhaps the reason */
 static int b_file_kind(lua_State *L) {
   enum { PREFIX = 8 };
-  Source *s = open_source(L, moth_lua_path(L, 1));
+  Source *s = open_source(L, moth_lua_path(L, 1), false);
   const uint8_t *bytes = s->map.bytes;
   size_t n = (size_t)s->map.size;
   const char *kind = moth_zip_is(bytes, n)                                           ? "zip"

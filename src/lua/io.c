@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "io/crc32.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/gguf.h"
@@ -28,53 +29,6 @@ static bool is_own(const MothSafetensors *file) {
   return false;
 }
 
-/* load_safetensors(path) -> { names }, { tensors }, { metadata }, whether it is a checkpoint of moth's */
-static int b_load_safetensors(lua_State *L) {
-  const char *path = moth_lua_path(L, 1);
-  MothFileMap map;
-  MothSafetensors *file = NULL;
-  MothStatus s = moth_file_map(path, &map);
-  if (s)
-    return moth_lua_raise(L, s);
-  s = moth_safetensors_parse(map.bytes, (size_t)map.size, &file);
-  bool own = !s && is_own(file);
-  if (own)
-    s = moth_seal_check(map.bytes, (size_t)map.size);
-  if (s) {
-    char message[1024];
-    strncpy(message, moth_error_text(1), sizeof message - 1);
-    message[sizeof message - 1] = 0;
-    moth_safetensors_free(file);
-    moth_file_unmap(&map);
-    return moth_lua_error(L, "%s: %s", path, message);
-  }
-  lua_newtable(L);
-  lua_newtable(L);
-  lua_newtable(L);
-  for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
-    const MothSafetensorsEntry *e = &file->entries[i];
-    MothTensor *t;
-    s = moth_tensor_new(e->ndim, e->shape, e->dtype, (MothDevice){MOTH_CPU, 0}, &t);
-    if (s)
-      break;
-    moth_elements_copy(e->dtype, false, t->data, map.bytes + e->begin, e->end - e->begin);
-    moth_lua_push_tensor(L, t);
-    lua_rawseti(L, -3, (int)i + 1);
-    lua_pushstring(L, e->name);
-    lua_rawseti(L, -4, (int)i + 1);
-  }
-  for (int64_t i = 0; i < file->metadata_count && s == MOTH_OK; i++) {
-    lua_pushstring(L, file->metadata[i].value);
-    lua_setfield(L, -2, file->metadata[i].key);
-  }
-  moth_safetensors_free(file);
-  moth_file_unmap(&map);
-  if (s)
-    return moth_lua_raise(L, s);
-  lua_pushboolean(L, own);
-  return 4;
-}
-
 /* A tensor of a mapped file; a copy where its place does not suit its dtype. */
 static MothStatus tensor_at(MothMapping *m, const uint8_t *bytes, MothDType dtype, int ndim,
                             const int64_t *shape, int64_t begin, int64_t end, MothTensor **out) {
@@ -85,6 +39,13 @@ static MothStatus tensor_at(MothMapping *m, const uint8_t *bytes, MothDType dtyp
   return MOTH_OK;
 }
 
+/* The same, always a copy. */
+static MothStatus copy_at(const uint8_t *bytes, const MothSafetensorsEntry *e, MothTensor **out) {
+  MOTH_TRY(moth_tensor_new(e->ndim, e->shape, e->dtype, (MothDevice){MOTH_CPU, 0}, out));
+  moth_elements_copy(e->dtype, false, (*out)->data, bytes + e->begin, e->end - e->begin);
+  return MOTH_OK;
+}
+
 /* Raises what went wrong with a file, with its path. */
 static int fail_at(lua_State *L, const char *path) {
   char message[1024];
@@ -92,9 +53,11 @@ static int fail_at(lua_State *L, const char *path) {
   return moth_lua_error(L, "%s: %s", path, message);
 }
 
-/* map_safetensors(path) -> { names }, { tensors that lie in the file } */
-static int b_map_safetensors(lua_State *L) {
+/* load_safetensors(path, is_copied) -> { names }, { tensors }, { metadata }, whether it is a checkpoint of moth's.
+ * The tensors lie in the mapped file, unless is_copied. */
+static int b_load_safetensors(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
+  bool is_copied = lua_toboolean(L, 2);
   MothMapping *m = NULL;
   MothSafetensors *file = NULL;
   size_t n = 0;
@@ -103,26 +66,40 @@ static int b_map_safetensors(lua_State *L) {
     return moth_lua_raise(L, s);
   const uint8_t *bytes = moth_mapping_bytes(m, &n);
   s = moth_safetensors_parse(bytes, n, &file);
+  bool own = !s && is_own(file);
+  if (own)
+    s = moth_seal_check(bytes, n);
   if (s) {
+    moth_safetensors_free(file);
     moth_mapping_close(m);
-    return fail_at(L, path);
+    return s == MOTH_ERR_INTERRUPTED ? moth_lua_raise(L, s) : fail_at(L, path);
   }
+  is_copied = is_copied || n < MOTH_MAPPING_LEAST;
+  lua_newtable(L);
   lua_newtable(L);
   lua_newtable(L);
   for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
     const MothSafetensorsEntry *e = &file->entries[i];
     MothTensor *t;
-    s = tensor_at(m, bytes, e->dtype, e->ndim, e->shape, e->begin, e->end, &t);
+    s = is_copied ? copy_at(bytes, e, &t)
+                  : tensor_at(m, bytes, e->dtype, e->ndim, e->shape, e->begin, e->end, &t);
     if (s)
       break;
     moth_lua_push_tensor(L, t);
-    lua_rawseti(L, -2, (int)i + 1);
-    lua_pushstring(L, e->name);
     lua_rawseti(L, -3, (int)i + 1);
+    lua_pushstring(L, e->name);
+    lua_rawseti(L, -4, (int)i + 1);
+  }
+  for (int64_t i = 0; i < file->metadata_count && s == MOTH_OK; i++) {
+    lua_pushstring(L, file->metadata[i].value);
+    lua_setfield(L, -2, file->metadata[i].key);
   }
   moth_safetensors_free(file);
   moth_mapping_close(m);
-  return s ? moth_lua_raise(L, s) : 2;
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_pushboolean(L, own);
+  return 4;
 }
 
 static void push_gguf_value(lua_State *L, MothGgufKind kind, const uint8_t **at) {
@@ -352,14 +329,53 @@ static int b_sha256(lua_State *L) {
   return 1;
 }
 
+/* The bytes of a string or a row-major cpu tensor at a stack index. */
+static MothPiece check_piece(lua_State *L, int index, const char *where) {
+  MothPiece piece;
+  if (lua_type(L, index) == LUA_TSTRING) {
+    piece.bytes = lua_tolstring(L, index, &piece.n);
+    return piece;
+  }
+  MothTensor *t = moth_lua_check_tensor(L, index, where);
+  if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
+    moth_lua_error(L, "%s: expected strings and row-major cpu tensors", where);
+  MothStatus s = moth_tensor_ready(t);
+  if (s)
+    moth_lua_raise(L, s);
+  return (MothPiece){t->data, (size_t)(t->numel * moth_itemsize(t))};
+}
+
+/* crc32(string or tensor) */
+static int b_crc32(lua_State *L) {
+  MothPiece piece = check_piece(L, 1, "crc32");
+  lua_pushnumber(L, piece.n ? moth_crc32(0, piece.bytes, piece.n) : 0);
+  return 1;
+}
+
+/* write_file(path, { strings and tensors }): replaces the file with them, one after the other, or leaves it */
+static int b_write_file(lua_State *L) {
+  const char *path = moth_lua_path(L, 1);
+  moth_lua_type(L, 2, LUA_TTABLE);
+  int n = (int)lua_objlen(L, 2);
+  MothPiece *pieces = lua_newuserdata(L, sizeof *pieces * ((size_t)n + 1));
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    pieces[i] = check_piece(L, -1, "write_file");
+    lua_pop(L, 1); /* the table keeps it alive */
+  }
+  MothStatus s = moth_file_write_atomic(path, pieces, n);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
 void moth_lua_open_io(lua_State *L) {
   static const luaL_Reg fns[] = {{"load_safetensors", b_load_safetensors},
-                                 {"map_safetensors", b_map_safetensors},
                                  {"read_gguf", b_read_gguf},
                                  {"save_safetensors", b_save_safetensors},
                                  {"load_idx", b_load_idx},
                                  {"sha256_file", b_sha256_file},
                                  {"sha256", b_sha256},
+                                 {"crc32", b_crc32},
+                                 {"write_file", b_write_file},
                                  {"is_text", b_is_text},
                                  {NULL, NULL}};
   moth_io_init();

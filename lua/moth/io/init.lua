@@ -1,6 +1,7 @@
 --- Saving and loading: safetensors for tensors, JSON for the rest, in one file; written atomically.
 -- The file is a plain safetensors file. Tensors are named by their path in the table ("model.net.1.weight"); the
--- table's structure and all other values are JSON in its metadata, whose first entry is SHA-256 of the whole file.
+-- table's structure and all other values are JSON in its metadata, whose first entry is a checksum of the whole file
+-- (src/io/seal.h).
 -- Loading never runs code. Files of other programs: interop.lua.
 local ffi = require "ffi"
 local B = require "moth_lua"
@@ -193,8 +194,8 @@ end
 --- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. The file is replaced atomically. A
 -- tensor saved under a name that ends in .npy makes a NumPy file, a value under one in .pt or .pth a file for
 -- torch.load (moth/io/torch_file.lua). Errors name the value that cannot be saved, or path
--- and reason.
-function M.save(value, path)
+-- and reason. digest: what the file carries of itself, the fast checksum or SHA-256.
+function M.save(value, path, digest)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   if path:find("%.pth?$") then return save_pt(value, path) end
   local other = require("moth.io.kinds").written_by(path)
@@ -208,7 +209,7 @@ function M.save(value, path)
   settle(out)
   local text = text_of(tree, json().encode)
   B.save_safetensors(path, out.names, out.tensors,
-    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(out.format) },
+    { { "moth." .. (digest or "crc32"), ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(out.format) },
       { "moth.version", B.version_string }, { "moth.tree", text } }, true)
 end
 
@@ -318,8 +319,8 @@ local function by_name(names, tensors)
   return out
 end
 
-local function load_safetensors(path, place)
-  local names, tensors, metadata, own = B.load_safetensors(path)
+local function load_safetensors(path, place, is_copied)
+  local names, tensors, metadata, own = B.load_safetensors(path, is_copied)
   local named = by_name(names, tensors)
   if not own then
     for name, t in each(named) do named[name] = place and place(t) or t end
@@ -345,8 +346,10 @@ end
 -- name. No code in a file is ever run; files that need it are refused, with the reason.
 -- @tparam string path
 -- @param[opt] map_location the device for the tensors (the CPU) @tparam[opt] number max_expanded the most bytes that
--- all compressed members of an archive may expand to (2^30)
-function M.load(path, map_location, max_expanded)
+-- all compressed members of an archive may expand to (2^30) @tparam[opt] boolean mmap false: tensors are copied;
+-- otherwise those of safetensors and .pt files lie in the mapped file where they can, pages being read when used.
+-- Writing to them changes memory, never the file.
+function M.load(path, map_location, max_expanded, mmap)
   local place
   if map_location ~= nil then
     local device = B.device(map_location)
@@ -354,8 +357,8 @@ function M.load(path, map_location, max_expanded)
   end
   local kind, why = require("moth.io.kinds").of(path)
   if not kind then check.fail("[load] %s: %s", path, why) end
-  if kind == "safetensors" then return load_safetensors(path, place) end
-  return (require("moth.io.interop").load(kind, path, place, max_expanded))
+  if kind == "safetensors" then return load_safetensors(path, place, mmap == false) end
+  return (require("moth.io.interop").load(kind, path, place, max_expanded, mmap == false))
 end
 
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.
@@ -387,12 +390,14 @@ function M.save_safetensors(tensors, path, metadata)
   B.save_safetensors(path, names, list, pairs_list)
 end
 
---- { name = tensor }, metadata of a safetensors file.
-function M.load_safetensors(path)
-  local names, tensors, metadata = B.load_safetensors(path)
+--- { name = tensor }, metadata of a safetensors file. The tensors lie in the mapped file, unless mmap is false.
+function M.load_safetensors(path, device, mmap)
+  local names, tensors, metadata = B.load_safetensors(path, mmap == false)
+  for i, t in ipairs(device ~= nil and tensors or {}) do tensors[i] = ops.to(t, { device = device }) end
   return by_name(names, tensors), metadata
 end
 
-return signature.all(M, { "save(any value?, path path)",
-  "load(path path, device map_location?, number max_expanded?)",
-  "save_safetensors(table tensors, path path, table metadata?)", "load_safetensors(path path)" })
+return signature.all(M, { "save(any value?, path path, *, 'crc32'|'sha256' digest?)",
+  "load(path path, device map_location?, number max_expanded?, bool mmap=true)",
+  "save_safetensors(table tensors, path path, table metadata?)",
+  "load_safetensors(path path, device device?, bool mmap=true)" })

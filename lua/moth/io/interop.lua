@@ -23,14 +23,15 @@ local callbacks = {
 }
 
 --- Loads a file of a kind ("zip", "npy") for moth.load. place(t) moves a tensor to its device (nil: it stays).
-function M.load(kind, path, place, max_expanded)
+-- is_copied: no tensor stays in the mapped file.
+function M.load(kind, path, place, max_expanded, is_copied)
   if kind == "npy" then
     local t = B.ops.contiguous(B.load_npy(path))
     return place and place(t) or t
   end
   local with = { place = place }
   for name, fn in each(callbacks) do with[name] = fn end
-  local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED)
+  local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED, is_copied)
   if what == "npz" then
     for name, t in each(value) do value[name] = place and place(B.ops.contiguous(t)) or B.ops.contiguous(t) end
   end
@@ -56,4 +57,5 @@ M.load_npy = only("npy", "load_npy")
 --- { name = tensor } of a .npz file.
 M.load_npz = only("npz", "load_npz")
 
-return signature.all(M, { "interop.load('zip'|'npy' kind, path path, any place?, number max_expanded?)" })
+return signature.all(M, { "interop.load('zip'|'npy' kind, path path, any place?, number max_expanded?, \z
+  bool is_copied?)" })

@@ -5,7 +5,6 @@
 -- that has `state` and `param_groups` is that of an optimizer: its parameters are numbered from 0, its state is a
 -- dictionary. Only PyTorch's own names stand in it, so that torch.load(…, weights_only=True), the default, takes it.
 local ffi = require "ffi"
-local bit = require "bit"
 local B = require "moth_lua"
 local Ordered = require "moth.nn.ordered"
 local ties = require "moth.io.ties"
@@ -185,51 +184,30 @@ end
 
 -- ---- the archive ---------------------------------------------------------------------------------
 
-local crc_table = ffi.new("uint32_t[256]")
-for i = 0, 255 do
-  local c = i
-  for _ = 1, 8 do c = bit.bxor(bit.rshift(c, 1), bit.band(c, 1) == 1 and 0xedb88320 or 0) end
-  crc_table[i] = bit.tobit(c) % 2 ^ 32
-end
-local function crc32(p, n)
-  local c = bit.tobit(0xffffffff)
-  for i = 0, n - 1 do
-    c = bit.bxor(bit.rshift(c, 8), bit.tobit(crc_table[bit.band(bit.bxor(c, p[i]), 255)]))
-  end
-  return bit.bnot(c) % 2 ^ 32
-end
-
--- { bytes, number of them, kept alive }
-local function bytes_of(value)
-  if type(value) == "string" then return ffi.cast("const uint8_t *", value), #value end
-  return ffi.cast("const uint8_t *", B.data_ptr(value)), B.numel(value) * B.tensor_dtype(value).itemsize
-end
-
-local function write_archive(f, name, members)
-  local at, central = 0, {}
+-- The pieces of the archive, strings and tensors.
+local function archive(name, members)
+  local pieces, central, at = {}, {}, 0
+  local function put(piece) pieces[#pieces + 1] = piece end
   for _, m in ipairs(members) do
-    local p, n = bytes_of(m[2])
+    local value = m[2]
+    local n = type(value) == "string" and #value or B.numel(value) * B.tensor_dtype(value).itemsize
     local path = name .. "/" .. m[1]
-    local crc = crc32(p, n)
     -- The bytes begin at a multiple of 64, as PyTorch's do: the header is as long as that needs.
     local pad = -(at + 30 + #path + 4) % 64
-    local fields = u16(0) .. u16(0) .. u32(0) .. u32(crc) .. u32(n) .. u32(n) .. u16(#path)
-    assert(f:write("PK\3\4", u16(10), fields, u16(pad + 4), path, "FB", u16(pad), ("Z"):rep(pad)))
-    local done = 0
-    while done < n do
-      local k = math.min(n - done, 2 ^ 26)
-      assert(f:write(ffi.string(p + done, k)))
-      done = done + k
-    end
+    local fields = u16(0) .. u16(0) .. u32(0) .. u32(B.crc32(value)) .. u32(n) .. u32(n) .. u16(#path)
+    put("PK\3\4" .. u16(10) .. fields .. u16(pad + 4) .. path .. "FB" .. u16(pad) .. ("Z"):rep(pad))
+    put(value)
     central[#central + 1] = "PK\1\2" .. u16(10) .. u16(10) .. fields .. u16(0) .. u16(0) .. u16(0) .. u16(0) .. u32(0)
       .. u32(at) .. path
     at = at + 30 + #path + 4 + pad + n
   end
   local directory = table.concat(central)
-  assert(f:write(directory, "PK\5\6", u16(0), u16(0), u16(#central), u16(#central), u32(#directory), u32(at), u16(0)))
+  put(directory .. "PK\5\6" .. u16(0) .. u16(0) .. u16(#central) .. u16(#central) .. u32(#directory) .. u32(at)
+    .. u16(0))
+  return pieces
 end
 
---- Writes the file; a temporary one beside it takes its place when it is whole. An error is a string.
+--- Writes the file, as moth.save does its own: the old one or the new one is there, whole. An error is a string.
 function M.save(value, path)
   local parts, tensors = { "\128\2" }, {}
   local out = { tensors = tensors, list = {}, at = {}, seen = {}, count = function() return #parts end }
@@ -249,17 +227,7 @@ function M.save(value, path)
     error(("save: %s: %.1f GB are more than a .pt file of moth holds, 4 GB: save as .safetensors"):format(path,
       total / 1e9), 0)
   end
-  local work = path .. ".part"
-  local f, why = io.open(work, "wb")
-  if not f then error(("save: %s"):format(why), 0) end
-  local name = path:match("([^/]+)%.%w+$") or "archive"
-  local ok, err = pcall(write_archive, f, name, members)
-  local closed = f:close()
-  if ok and closed then ok, err = os.rename(work, path) end
-  if not ok or not closed then
-    os.remove(work)
-    error(("save: %s: %s"):format(path, tostring(err)), 0)
-  end
+  B.write_file(path, archive(path:match("([^/]+)%.%w+$") or "archive", members))
 end
 
 return M

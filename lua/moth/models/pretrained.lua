@@ -32,7 +32,7 @@ end
 -- Tensors that lie in the file, where it is of safetensors.
 local function mapped(path)
   if not path:find "%.safetensors$" then return moth.load(path) end
-  local names, tensors = B.map_safetensors(path)
+  local names, tensors = B.load_safetensors(path)
   local out = {}
   for i, name in ipairs(names) do out[name] = tensors[i] end
   return out
