@@ -501,8 +501,7 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
   MothStatus s = moth_dispatch(&c);
   /* Collecting garbage may free enough memory for a second try; a device's allocator has collected already. */
   if (__builtin_expect(s == MOTH_ERR_MEMORY, 0) && !moth_lua_collected) {
-    lua_gc(L, LUA_GCCOLLECT, 0);
-    lua_gc(L, LUA_GCCOLLECT, 0);
+    moth_lua_collect_all(L, 2);
     moth_memory_empty_cache();
     s = moth_dispatch(&c);
   }

@@ -1,41 +1,19 @@
-/* Handles: userdata for tensors, dtypes, devices, generators; errors; and when garbage is collected.
- *
- * Memory: LuaJIT does not see native bytes. When a handle is made and the live bytes have grown by
- * max(64 MB, half of the bytes live after the last full collection), a full collection runs; from 8 MB
- * on one also runs if it takes at most a hundredth of the time. With few dead tensors blocks are reused
- * while they are still in the cache, and a program's first seconds touch few new pages: a small network's
- * step costs a quarter more while it runs through fresh memory.
- * Small dropped tensors are few bytes in Lua, but many cache lines: LuaJIT's next cycle is set to begin at
- * one and a half of its memory, not at twice, unless the program has chosen a pause itself. */
+/* Handles: userdata for tensors, dtypes, devices, generators; errors. Making one tells the collector (collect.c) how far
+ * the live bytes have grown. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/alloc.h"
 #include "lua/moth_lua.h"
 
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
-_Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
 static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_names;
 
-enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
-enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
-
-typedef struct Policy {
-  int64_t live_after; /* bytes after the last full collection */
-  int64_t look;       /* the growth in bytes from which on the clock is read */
-  int64_t allowed;
-  int64_t
-      cheap_from; /* the time (ns) from which on one more collection takes at most a hundredth of the time */
-} Policy;
-static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
-static _Atomic int64_t pressure =
-    GROWTH; /* the growth in bytes after which a full collection runs in any case */
 static _Thread_local MothLuaScope *innermost MOTH_LUA_TLS; /* the moth.scope that is open */
 static bool push_scope(lua_State *L);
 
@@ -44,33 +22,12 @@ static void push_metatable(lua_State *L, void *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* Decides about a full collection after a growth of the live bytes. */
-static __attribute__((noinline)) void maybe_collect(lua_State *L, int64_t growth) {
-  int64_t start = now_ns();
-  if (growth <= policy.allowed && start < policy.cheap_from) {
-    policy.look = growth + SOME_GROWTH;
-    return;
-  }
-  lua_gc(L, LUA_GCCOLLECT, 0);
-  int64_t end = now_ns();
-  policy.cheap_from = end + SHARE * (end - start);
-  policy.look = SOME_GROWTH;
-  policy.live_after = moth_alloc_live();
-  policy.allowed = policy.live_after / 2 > pressure ? policy.live_after / 2 : pressure;
-}
-
 static inline void after_growth(lua_State *L) {
   int64_t live = moth_alloc_live();
-  if (live < policy.live_after)
-    policy.live_after = live;
-  if (__builtin_expect(live - policy.live_after > policy.look, 0))
-    maybe_collect(L, live - policy.live_after);
+  if (live < moth_lua_growth.base)
+    moth_lua_growth.base = live;
+  if (__builtin_expect(live - moth_lua_growth.base > moth_lua_growth.look, 0))
+    moth_lua_grown(L, live - moth_lua_growth.base);
 }
 
 void moth_lua_push_tensor_meta(lua_State *L) {
@@ -707,17 +664,6 @@ static int b_named(lua_State *L) {
   return 1;
 }
 
-/* gc_pressure(bytes or nil) -> the bytes before */
-static int b_gc_pressure(lua_State *L) {
-  lua_pushnumber(L, (lua_Number)pressure);
-  if (!lua_isnoneornil(L, 1)) {
-    pressure = moth_lua_check_integer(L, 1, 0, 9e15);
-    policy.allowed = pressure;
-    policy.look = pressure < SOME_GROWTH ? pressure : SOME_GROWTH;
-  }
-  return 1;
-}
-
 static int b_dtype(lua_State *L) {
   moth_lua_push_dtype(L, moth_lua_check_dtype(L, 1));
   return 1;
@@ -806,24 +752,7 @@ static void new_metatable(lua_State *L, void *key, const luaL_Reg *fns, const ch
   }
 }
 
-/* For allocators that run out of memory within a call: frees the state's garbage tensors. */
-static bool collect(void) {
-  if (!moth_lua_current)
-    return false;
-  lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
-  lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
-  moth_lua_collected = true;
-  return true;
-}
-
-__attribute__((constructor)) static void offer_collector(void) {
-  moth_alloc_collect = collect;
-}
-
 void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
-  int pause = lua_gc(L, LUA_GCSETPAUSE, PAUSE);
-  if (pause != LUA_PAUSE)
-    lua_gc(L, LUA_GCSETPAUSE, pause);
   static const luaL_Reg tensor[] = {{"__gc", tensor_gc}, {"__eq", tensor_eq}, {NULL, NULL}};
   static const luaL_Reg dtype[] = {
       {"__tostring", dtype_tostring}, {"__index", dtype_index}, {NULL, NULL}};
@@ -835,7 +764,6 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"library", b_library},
                                  {"raise", b_raise},
                                  {"named", b_named},
-                                 {"gc_pressure", b_gc_pressure},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},

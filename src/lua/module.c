@@ -20,6 +20,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   lua_newtable(L);
   moth_lua_open_state(L);
   moth_lua_open_handles(L);
+  moth_lua_open_collector(L);
   moth_lua_open_calls(L);
   moth_lua_open_tensor(L);
   moth_lua_open_elements(L);

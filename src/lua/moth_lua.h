@@ -49,6 +49,18 @@ extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 /* Whether a device's allocator has collected garbage during this call. */
 extern _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
+/* The growth of the live bytes since the last cycle of the collector (collect.c): from `look` bytes above `base` on, who
+ * makes a handle calls moth_lua_grown. */
+typedef struct MothLuaGrowth {
+  int64_t base, look;
+} MothLuaGrowth;
+extern _Thread_local MothLuaGrowth moth_lua_growth MOTH_LUA_TLS;
+void moth_lua_grown(lua_State *L, int64_t growth);
+/* Full collections, before an allocation fails. */
+void moth_lua_collect_all(lua_State *L, int times);
+/* The cycles that growth has driven, and the full collections, of all threads. */
+void moth_lua_collections(int64_t *cycles, int64_t *full);
+
 /* The handle at idx if it has this magic, else NULL. (A light userdata has no length.) */
 static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic) {
   MothHandle *h = lua_touserdata(L, idx);
@@ -206,6 +218,7 @@ MothOp *moth_lua_read_op(lua_State *L);
 bool moth_lua_describes_op(lua_State *L);
 
 void moth_lua_open_handles(lua_State *L);
+void moth_lua_open_collector(lua_State *L);
 void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_elements(lua_State *L);

@@ -638,7 +638,9 @@ static int b_result_type(lua_State *L) {
 static int b_memory_stats(lua_State *L) {
   MothMemStats m;
   moth_memory_stats(&m);
-  lua_createtable(L, 0, 5);
+  int64_t cycles, full;
+  moth_lua_collections(&cycles, &full);
+  lua_createtable(L, 0, 7);
   lua_pushnumber(L, (lua_Number)m.live);
   lua_setfield(L, -2, "live");
   lua_pushnumber(L, (lua_Number)m.peak);
@@ -649,6 +651,10 @@ static int b_memory_stats(lua_State *L) {
   lua_setfield(L, -2, "allocs");
   lua_pushnumber(L, (lua_Number)m.system);
   lua_setfield(L, -2, "system");
+  lua_pushnumber(L, (lua_Number)cycles);
+  lua_setfield(L, -2, "collections");
+  lua_pushnumber(L, (lua_Number)full);
+  lua_setfield(L, -2, "full_collections");
   return 1;
 }
 static int b_reset_peak(lua_State *L) {

@@ -13,7 +13,8 @@ local summary = require "moth.memory.summary"
 
 local M = {
   --- Statistics of the CPU's allocator: live, peak, cached bytes; allocs, system calls. moth.cpu.memory_stats() has
-  -- them under PyTorch's names.
+  -- them under PyTorch's names. collections: the cycles of Lua's collector that growth has driven, in slices;
+  -- full_collections: those that a call waited for.
   stats = signature("memory.stats()", B.memory_stats),
   --- The peak is counted from here on.
   reset_peak = signature("memory.reset_peak()", B.reset_peak),
@@ -39,9 +40,10 @@ M.limit = signature("memory.limit()", function()
   return now > 0 and now or false
 end)
 
---- Lua's collector does not see the bytes of tensors: a full collection runs when they have grown by this many since
--- the last one (64 MB), or by half of what is alive, if that is more; earlier where it costs little. Returns the number
--- before.
+--- Lua's collector does not see the bytes of tensors; moth drives it by their growth, in slices, such that it takes a
+-- small part of the time. After a growth of this many bytes, or by half of what is alive, if that is more, a full
+-- collection runs in any case. 64 MB, the default, stands for no such rule: beside a large Lua heap a collection takes
+-- long, and more may grow. Returns the number before.
 M.set_gc_pressure = signature("memory.set_gc_pressure(size bytes)", function(bytes) return (B.gc_pressure(bytes)) end)
 
 local files = {}
