@@ -99,6 +99,24 @@ describe_served("moth.serve and large requests #M430", function()
     assert.matches("more than 32768 texts and names", out.error.message)
   end)
 
+  it("makes large bodies behind refused ones wait, but not for each other's answers", function()
+    local pad = (" "):rep(20000)
+    local function large(fields) return '{"model":"llama","prompt":"a",' .. fields .. pad .. "}" end
+    for _ = 1, 3 do assert.equal(400, (post("/v1/completions", large '"n":"x"'))) end
+    local slow, other = server:connect(), server:connect()
+    slow:send(slow.format("POST", "/v1/completions", large '"max_tokens":100,"stream":true,"temperature":0'))
+    local seen = false
+    slow:receive(function()
+      if seen then return end
+      seen = true
+      assert.equal(200, other:request("POST", "/v1/completions", large '"max_tokens":1').status)
+    end)
+    assert.is_true(seen)
+    assert.equal(200, (post("/v1/completions", '{"model":"llama","prompt":"a","max_tokens":1}')))
+    slow:close()
+    other:close()
+  end)
+
   it("reads pieces of few bytes, but not any number of them", function()
     local head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     local function answer(parts)

@@ -238,6 +238,13 @@ local function await_gate(self, deadline)
   end
 end
 
+--- The body was looked at, and is another's work from now on: the next large one may come.
+function Request:leave_turn()
+  if type(self.gate) ~= "table" then return end
+  self.gate.busy = false
+  self.gate = address_of(self)
+end
+
 -- The request is answered: the next large body may be looked at, later if this one was refused.
 local function leave_gate(self)
   local gate = self.gate
@@ -354,16 +361,18 @@ function Request:body(most, seconds, total, keep, why_not)
   end
   if got > keep then return nil, 400, why_not:format(got), true end
   local body = table.concat(whole) .. table.concat(parts)
-  if got > LARGE and keep < math.huge and not await_gate(self, deadline) then
+  if coding == "gzip" and body ~= "" then
+    local allowed = math.min(most, keep)
+    local text, wrong, large = gunzip(body, allowed)
+    if large then return nil, 413, ("the body expands to over %.0f bytes"):format(allowed) end
+    if text and not hold(self, #text, total) then return nil, 429, "other requests have too many bytes already" end
+    if not text then return nil, 400, "the body: " .. wrong end
+    body = text
+  end
+  if #body > LARGE and keep < math.huge and not await_gate(self, deadline) then
     return nil, 429, "large requests of this address were refused: those behind them wait"
   end
-  if coding ~= "gzip" or body == "" then return body end
-  local allowed = math.min(most, keep)
-  local text, wrong, large = gunzip(body, allowed)
-  if large then return nil, 413, ("the body expands to over %.0f bytes"):format(allowed) end
-  if text and not hold(self, #text, total) then return nil, 429, "other requests have too many bytes already" end
-  if not text then return nil, 400, "the body: " .. wrong end
-  return text
+  return body
 end
 
 local WRITE = 30 -- seconds in which a client must take a piece of what is written

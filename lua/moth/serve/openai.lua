@@ -456,6 +456,7 @@ function M.complete(call, kind)
   end
   local fits, large = pcall(check_size, model, request)
   if not fits then return refused(large) end
+  call.request:leave_turn()
   local entry, code, message, retry = model:begin(request)
   if not entry then return call:fail(code, M.error(code, message), false, retry) end
   return (request.stream and answer_stream or answer_whole)(call, model, request, entry)
