@@ -433,10 +433,30 @@ static bool rows(const MothGemm *g, bool parallel) {
   return true;
 }
 
+/* A product with one column, transposed: it has one row. */
+static bool as_row(const MothGemm *g, MothGemm *row) {
+  if (g->n != 1 || g->m == 1 || g->c_row != 1)
+    return false;
+  *row = *g;
+  row->m = 1;
+  row->n = g->m;
+  row->a = g->b;
+  row->a_row = g->k;
+  row->a_col = g->b_row;
+  row->b = g->a;
+  row->b_row = g->a_col;
+  row->b_col = g->a_row;
+  row->c_row = g->m;
+  return true;
+}
+
 void moth_gemm(const MothGemm *g, bool parallel) {
+  MothGemm row;
   if (!g->m || !g->n)
     return;
   if (suits_rows(g) && rows(g, parallel))
+    return;
+  if (as_row(g, &row) && suits_rows(&row) && rows(&row, parallel))
     return;
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
     if (moth_dtype_is_complex((MothDType)g->dtype))

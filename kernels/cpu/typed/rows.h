@@ -15,7 +15,12 @@ enum { ROW_BYTES = 32, COLUMNS = 2, ROWS = 4 };
 #else
 enum { ROW_BYTES = 16, COLUMNS = 2, ROWS = 4 };
 #endif
-enum { ROW_LANES = ROW_BYTES / (int)sizeof(real), ROW_AHEAD = 1024, ROWS_STRIP = 256 };
+enum {
+  ROW_LANES = ROW_BYTES / (int)sizeof(real),
+  ROW_AHEAD = 1024,
+  ROWS_STRIP = 256,
+  ROWS_PART = 256
+};
 typedef real rows_vector __attribute__((vector_size(ROW_BYTES), aligned(sizeof(real)), may_alias));
 #define ROWS_UNROLL _Pragma("GCC unroll 16")
 
@@ -155,19 +160,21 @@ MOTH_FN void rows_multiples(const MothGemm *g, const real *a, const stored *b, r
   case N:                                                                                          \
     rows_multiples(g, x, b, c, n, N, 4, r == 0);                                                   \
     break;
-/* Multiples of the rows of B, four at a time, a strip of its columns after another; the sums stay in cache. */
+/* Multiples of the rows of B, four at a time, a strip of its columns after another; the sums stay in cache. Those of ROWS_PART
+ * rows are summed by themselves: a sum of thousands in order would lose digits. */
 static void rows_sums(const MothGemm *g) {
-  real sums[16 * ROWS_STRIP];
+  real sums[16 * ROWS_STRIP], parts[16 * ROWS_STRIP];
   for (int64_t j = 0; j < g->n; j += ROWS_STRIP) {
     int64_t n = g->n - j < ROWS_STRIP ? g->n - j : ROWS_STRIP;
     memset(sums, 0, sizeof(real) * (size_t)(g->m * ROWS_STRIP));
+    memset(parts, 0, sizeof(real) * (size_t)(g->m * ROWS_STRIP));
     for (int64_t k = 0; k < g->k; k += 4) {
       const stored *b = (const stored *)g->b + k * g->b_row + j;
       int64_t ks = g->k - k < 4 ? g->k - k : 4;
       for (int64_t r = 0, rows; r < g->m; r += rows) {
         rows = g->m - r < 4 ? g->m - r : 4;
         const real *x = (const real *)g->a + r * g->a_row + k;
-        real *c = sums + r * ROWS_STRIP;
+        real *c = parts + r * ROWS_STRIP;
         if (ks < 4) {
           for (int i = 0; i < rows; i++)
             for (int q = 0; q < ks; q++)
@@ -182,6 +189,12 @@ static void rows_sums(const MothGemm *g) {
         default:
           rows_multiples(g, x, b, c, n, 4, 4, r == 0);
         }
+      }
+      if ((k + 4) % ROWS_PART && k + 4 < g->k)
+        continue;
+      for (int64_t i = 0; i < g->m * ROWS_STRIP; i++) {
+        sums[i] += parts[i];
+        parts[i] = 0;
       }
     }
     for (int64_t r = 0; r < g->m; r++)
