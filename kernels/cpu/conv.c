@@ -347,6 +347,54 @@ static bool depthwise(const MothConvProduct *p, MothDType dtype) {
   return true;
 }
 
+/* --- 1x1 kernels with a stride --------------------------------------------------------------------- */
+
+typedef struct Thinned {
+  const MothKernels *k;
+  const MothConvProduct *p;
+  char *to;
+  int64_t itemsize;
+} Thinned;
+
+static void thinned_range(void *ctx, int64_t begin, int64_t end) {
+  const Thinned *t = ctx;
+  const MothConv *g = &t->p->g;
+  const int32_t tap = 0;
+  MothConvColumns c = {.g = g,
+                       .taps = &tap,
+                       .ntaps = 1,
+                       .channels = end - begin,
+                       .outer = 1,
+                       .inner = 1,
+                       .channel_stride = g->h * g->w,
+                       .image = (char *)t->p->b + begin * g->h * g->w * t->itemsize,
+                       .columns = t->to + begin * g->oh * g->ow * t->itemsize,
+                       .row = g->oh * g->ow};
+  t->k->conv_columns(&c);
+}
+
+/* The pixels that are read are copied side by side; with them it is a product, if that is worth it: *done. */
+static MothStatus strided_product(const MothConvProduct *p, MothDType dtype, bool *done) {
+  const MothConv *g = &p->g;
+  MothConvProduct q = *p;
+  q.g.h = g->oh;
+  q.g.w = g->ow;
+  q.g.stride[0] = q.g.stride[1] = 1;
+  if ((g->stride[0] == 1 && g->stride[1] == 1) || !moth_conv_is_product(&q.g))
+    return MOTH_OK;
+  Thinned t = {moth_cpu_kernels((int)dtype), p, NULL, moth_dtype_size(dtype)};
+  size_t bytes = (size_t)(g->n * g->c * g->oh * g->ow * t.itemsize);
+  t.to = moth_alloc(bytes);
+  if (!t.to)
+    return moth_no_memory(bytes);
+  moth_parallel_for(g->n * g->c, moth_cpu_grain(g->oh * g->ow), thinned_range, &t);
+  q.b = t.to;
+  moth_conv_product(&q, dtype);
+  moth_free(t.to, bytes);
+  *done = true;
+  return MOTH_OK;
+}
+
 /* The compute dtype. */
 static MothDType work_dtype(const MothTensor *t) {
   return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
@@ -391,6 +439,8 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   bool there = depthwise(&p, dtype);
   if (!there)
     MOTH_GO(moth_conv_by_winograd(&p, dtype, &there));
+  if (!there)
+    MOTH_GO(strided_product(&p, dtype, &there));
   if (there) {
     finish(out, y);
     goto done;

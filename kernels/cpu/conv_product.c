@@ -18,7 +18,7 @@
 #include "kernels/cpu/util.h"
 
 enum { CHUNKS = 8 };
-static const int64_t PARTIAL_BYTES = 32 << 20, PIECE_BYTES = 512 << 10;
+static const int64_t PARTIAL_BYTES = 32 << 20, PIECE_BYTES = 768 << 10;
 
 bool moth_conv_is_product(const MothConv *g) {
   for (int i = 0; i < 2; i++)
@@ -86,8 +86,9 @@ static void pieces_range(void *ctx, int64_t begin, int64_t end) {
 /* Pieces are as wide as lets operand and result stay in the second cache: by shape alone. */
 static void images_run(Images *s) {
   const MothGemm *g = &s->gemm;
-  int64_t wide = PIECE_BYTES / (moth_max64(g->m, g->k) * s->size) / 48 * 48;
-  s->cols = moth_min64(g->n, moth_max64(wide, 192));
+  int64_t wide = moth_max64(PIECE_BYTES / (moth_max64(g->m, g->k) * s->size), 192);
+  s->pieces = moth_max64(1, (g->n + wide / 2) / wide); /* of about the same width */
+  s->cols = ((g->n + s->pieces - 1) / s->pieces + 15) / 16 * 16;
   s->pieces = (g->n + s->cols - 1) / s->cols;
   int64_t n = s->count * s->groups * s->pieces;
   if (n >= CHUNKS) {

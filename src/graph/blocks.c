@@ -416,6 +416,7 @@ typedef struct Run {
   const MothLoop *loops;
   const double *numbers;
   const MothParam *params;
+  bool far, walks; /* what comes is asked for ahead; some operands lie in rows */
 } Run;
 
 /* A piece of a row: elements from `at` on. */
@@ -536,14 +537,14 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
   const MothBlocks *b = r->b;
   _Alignas(64) char registers[REGISTER_BYTES];
-  Walk w;
+  Walk w = {{0}};
   for (int64_t from = begin; from < end; from += b->block) {
     int64_t n = end - from < b->block ? end - from : b->block;
     int64_t next = end - from - n < b->block ? end - from - n : b->block;
-    bool far = b->numel * b->widest >= FAR;
-    walk_to(b, from, &w);
+    if (r->walks)
+      walk_to(b, from, &w);
     for (uint32_t k = 0; k < b->ninstructions; k++) {
-      if (far)
+      if (r->far)
         ask_ahead(r, k, from + n, next);
       run_instruction(r, &b->instructions[k], r->loops[k], from, n, &w, registers);
     }
@@ -587,7 +588,9 @@ MothStatus moth_blocks_run_behind(const MothBlocks *b, char *const *addresses,
   Numbers own;
   for (uint32_t k = 0; k < b->ninstructions; k++)
     loops[k] = loop_of(&b->instructions[k]);
-  Run r = {b, addresses, loops, b->numbers, b->params};
+  Run r = {b, addresses, loops, b->numbers, b->params, .far = !call && b->numel * b->widest >= FAR};
+  for (uint32_t i = 0; i < b->noutside; i++)
+    r.walks = r.walks || b->outside[i].lie == ROWS;
   if (numbers && b->nvarying)
     put_numbers(&r, numbers, &own);
   MothBehind behind = {.run = run_range, .ctx = &r};

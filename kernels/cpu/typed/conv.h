@@ -26,6 +26,7 @@ enum {
   CONV_LANES = CONV_BYTES / sizeof(real),
   CONV_WIDTH = CONV_V * CONV_LANES,
   CONV_FEW = 64,
+  CONV_SHORT = 256,
   CONV_MOST = 256,
   CONV_WEIGHTS = 512 << 10,
   CONV_AHEAD = 2048 / sizeof(real)
@@ -281,7 +282,7 @@ MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   bool by_rows =
       s->kk <= CONV_FEW && s->out_col == 1 && s->out_row == s->cols && s->cols >= CONV_LANES;
   int64_t most = CONV_WEIGHTS / (int64_t)sizeof(real) / s->kk / CONV_M * CONV_M;
-  most = most > CONV_MOST ? CONV_MOST : most < CONV_M ? CONV_M : most;
+  most = most > CONV_MOST ? CONV_MOST : most < CONV_M || s->kk <= CONV_SHORT ? CONV_M : most;
   real bias[CONV_M];
   for (int64_t i = 0; i < s->m;) {
     int64_t n = conv_panel(s->m - i), have = s->m - i < n ? s->m - i : n;
