@@ -163,4 +163,33 @@ describe("the collector", function()
       assert.is_true(most < allowed(0), most / MB)
     end
   end)
+
+  it("returns cached blocks that are not used, those for longest, above what is to be kept", function()
+    local B = require "moth_lua"
+    local function cached() return memory.stats().cached / MB end
+    local function fill(n)
+      local list = {}
+      for i = 1, n do list[i] = moth.empty(4 * MB) end
+      for i = 1, n do list[i]:free() end
+    end
+    memory.empty_cache()
+    fill(16)
+    B.trim_cache(0) -- from here on
+    assert.is_true(cached() >= 256)
+    fill(12)
+    B.trim_cache(0) -- four were not used
+    assert.is_true(cached() >= 224 and cached() < 240, cached())
+    fill(14)
+    B.trim_cache(0)
+    assert.is_true(cached() >= 224, cached())
+    B.trim_cache(192 * MB)
+    B.trim_cache(192 * MB)
+    assert.is_true(cached() >= 192 and cached() < 208, cached())
+    for _ = 1, 5 do B.trim_cache(0) end
+    assert.is_true(cached() < 16, cached())
+    fill(2)
+    memory.empty_cache()
+    B.trim_cache(0)
+    assert.equal(1, moth.ones(4 * MB)[1]:item())
+  end)
 end)

@@ -73,7 +73,8 @@ static _Thread_local Cache *cache __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static List shared[NSMALL];
 static List large[NLARGE];
-static void *slabs; /* list of slabs, so that they stay reachable */
+static int idle[NLARGE]; /* the blocks of each that nobody has taken since moth_alloc_trim */
+static void *slabs;      /* list of slabs, so that they stay reachable */
 static pthread_key_t thread_key;
 
 static _Atomic int64_t live, device_live, peak, cached, allocs, system_allocs;
@@ -309,6 +310,8 @@ static void *large_alloc(size_t n, size_t *size) {
     return NULL;
   pthread_mutex_lock(&lock);
   void *p = take(&large[k]);
+  if (large[k].n < idle[k])
+    idle[k] = large[k].n;
   pthread_mutex_unlock(&lock);
   if (p) {
     atomic_fetch_sub(&cached, (int64_t)*size);
@@ -501,14 +504,43 @@ void moth_memory_reset_peak(void) {
   atomic_store(&peak, atomic_load(&live));
 }
 
+static size_t size_of_large(int k) {
+  return ((size_t)1 << (k / 8 + 15)) + (size_t)(k % 8 + 1) * ((size_t)1 << (k / 8 + 12));
+}
+
+void moth_alloc_trim(int64_t keep) {
+  for (int k = NLARGE - 1; k >= 0; k--) {
+    size_t size = size_of_large(k);
+    pthread_mutex_lock(&lock);
+    int n = (idle[k] + 1) / 2, most = (int)((atomic_load(&cached) - keep) / (int64_t)size);
+    if (n > most)
+      n = most > 0 ? most : 0;
+    Block **at = &large[k].head; /* the last ones: they have been idle for longest */
+    for (int i = n; i < large[k].n; i++)
+      at = &(*at)->next;
+    Block *drop = *at;
+    *at = NULL;
+    large[k].n -= n;
+    idle[k] = large[k].n;
+    atomic_fetch_sub(&cached, (int64_t)size * n);
+    pthread_mutex_unlock(&lock);
+    while (drop) {
+      Block *next = drop->next;
+      unmap_block(drop, size);
+      drop = next;
+    }
+  }
+}
+
 void moth_memory_empty_cache(void) {
   pthread_mutex_lock(&lock);
   for (int k = 0; k < NLARGE; k++) {
-    size_t size = ((size_t)1 << (k / 8 + 15)) + (size_t)(k % 8 + 1) * ((size_t)1 << (k / 8 + 12));
+    size_t size = size_of_large(k);
     while (large[k].head) {
       atomic_fetch_sub(&cached, (int64_t)size);
       unmap_block(take(&large[k]), size);
     }
+    idle[k] = 0;
   }
   pthread_mutex_unlock(&lock);
 }

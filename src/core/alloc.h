@@ -14,6 +14,10 @@ MOTH_API MothStatus moth_no_memory(size_t bytes);
 void moth_alloc_discard(void *p, size_t n);
 void moth_alloc_take_up(void *p, size_t n);
 
+/* Returns to the system a half of the large cached blocks that nobody has taken since the last call, as long as more than
+ * `keep` bytes are cached. */
+MOTH_API void moth_alloc_trim(int64_t keep);
+
 /* True under MOTH_GUARD=1: every block ends at a protected page, and nothing is cached. */
 bool moth_alloc_guarded(void);
 /* Live bytes, those of other devices included: cheap enough for every op (exact to 64 KB per thread). */

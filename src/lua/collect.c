@@ -13,6 +13,8 @@
  *
  * LuaJIT also runs cycles of its own, and programs call collectgarbage: a sentinel, a userdata that nothing refers to,
  * tells by its finalizer that one is at its end.
+ * At the end of a cycle, each few seconds, blocks that nobody has taken since are returned to the system, if more is
+ * cached than a share of the live bytes.
  * Small dropped tensors are few bytes in Lua, but many cache lines: LuaJIT's next cycle is set to begin at
  * one and a half of its memory, not at twice, unless the program has chosen a pause itself. */
 #include <stdatomic.h>
@@ -38,8 +40,10 @@ enum {
   STEP = 16,           /* KB of debt for lua_gc: some 35 us */
   PER_STEP = 32,       /* KB of the Lua heap that such a step gets through */
   SLICE = 32,          /* steps: the shortest slice */
-  FREE_READ_NS = 100000000
+  FREE_READ_NS = 100000000,
+  KEEP = 128 << 20 /* bytes that are cached in any case */
 };
+static const int64_t TRIM_NS = 5000000000; /* longer than most training steps */
 
 _Thread_local MothLuaGrowth moth_lua_growth MOTH_LUA_TLS = {0, SOME};
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
@@ -56,6 +60,7 @@ typedef struct Driver {
   float ns_per_kb;   /* measured in the last one; a guess at first */
   int64_t free_then; /* bytes that the system had left when it was last asked */
   int64_t asked;     /* when that was, ns */
+  int64_t trimmed;   /* when unused blocks were last returned, ns */
 } Driver;
 static _Thread_local Driver driver MOTH_LUA_TLS = {.ns_per_kb = 400};
 
@@ -196,6 +201,11 @@ static void run_slices(lua_State *L, int64_t growth, int64_t start) {
     d->ns_per_kb = measured > d->ns_per_kb * 0.75F ? measured : d->ns_per_kb * 0.75F;
     atomic_fetch_add(&cycles, 1);
     end_cycle(now);
+    if (now - d->trimmed > TRIM_NS) {
+      d->trimmed = now;
+      int64_t half = moth_alloc_live() / 2;
+      moth_alloc_trim(half > KEEP ? half : KEEP);
+    }
   } else {
     moth_lua_growth.look = moth_alloc_live() - moth_lua_growth.base + d->piece;
   }
@@ -251,12 +261,20 @@ static int b_gc_pressure(lua_State *L) {
   return 1;
 }
 
+/* trim_cache(bytes to keep): for tests */
+static int b_trim_cache(lua_State *L) {
+  moth_alloc_trim(moth_lua_check_integer(L, 1, 0, 9e15));
+  return 0;
+}
+
 void moth_lua_open_collector(lua_State *L) { /* the binding's table is on top */
   int pause = lua_gc(L, LUA_GCSETPAUSE, PAUSE);
   if (pause != LUA_PAUSE)
     lua_gc(L, LUA_GCSETPAUSE, pause);
   lua_pushcfunction(L, b_gc_pressure);
   lua_setfield(L, -2, "gc_pressure");
+  lua_pushcfunction(L, b_trim_cache);
+  lua_setfield(L, -2, "trim_cache");
   lua_pushlightuserdata(L, &key_sentinel);
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, sentinel_gc);
