@@ -61,7 +61,7 @@ static void finish_piece(const Images *s, int64_t image, int64_t group, int64_t 
     MothConvBias b = {(char *)s->gemm.c + first * s->size,
                       s->bias ? s->bias + (group * m + i) * s->size : NULL, rows, pixels, n};
     if (s->bias)
-      moth_cpu_kernels(s->gemm.dtype)->conv_bias(&b);
+      moth_cpu_kernels(s->gemm.dtype)->conv_bias_rows(&b);
     if (s->behind)
       s->behind->run(s->behind->ctx, first, first + (rows - 1) * pixels + n);
   }

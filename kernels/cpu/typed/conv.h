@@ -352,7 +352,7 @@ MOTH_TYPED_REAL void conv_dots(const struct MothConvDots *d) {
   }
 }
 
-MOTH_TYPED_REAL void conv_bias(const struct MothConvBias *p) {
+MOTH_TYPED_REAL void conv_bias_rows(const struct MothConvBias *p) {
   for (int64_t i = 0; i < p->rows; i++) {
     real *to = (real *)p->out + i * p->row;
     const real bias = ((const real *)p->bias)[i];
