@@ -1,7 +1,7 @@
 --- Sizes that change from call to call: dimensions with names and ranges, and formulas of them.
 --
 -- A graph is recorded at several sizes of each dimension. A number that differs between these records is a formula of
--- the dimensions (moth.export.fit finds it):
+-- the dimensions (moth.export.follow finds it):
 --
 --     { terms = { { 2, "batch" }, { 1, "batch", "time" } }, add = 1, div = 2, of = "rsqrt", scale = 3 }
 --

@@ -49,7 +49,7 @@ function M.points_of(given, wide)
   return points, names, far
 end
 
---- Makes something at several sizes, and one thing of all: make(point), then merge(list, points, names, follow), where
+--- Makes something at several sizes, and one thing of all: make(point), then merge(list, points, known, follow), where
 -- follow(values) is the formula of numbers that differ. If there is none, both are done again, at more sizes. A far
 -- size at which make fails is left out: a table of positions may end before it. failed(message, point, example) tells
 -- of another failure.
@@ -67,8 +67,9 @@ function M.at_sizes(given, make, merge, failed)
       if not ok and not far[point] then failed(one, point, all[1]) end
       if ok then points[#points + 1], made[#made + 1] = point, one end
     end
-    local ok, result = pcall(merge, made, points, names, function(values)
-      local f = follow.solve(points, values, names, given.dims, expressions)
+    local known = follow.known(points, names, expressions)
+    local ok, result = pcall(merge, made, points, known, function(values)
+      local f = known:solve(values)
       if f == nil and not wide then error(again, 0) end
       return f
     end)
@@ -77,11 +78,15 @@ function M.at_sizes(given, make, merge, failed)
   end
 end
 
--- What a comparison of sizes has to do with a difference: nothing is known where no guard is.
-local function because(about, i)
-  local holds, g = follow.holds(about.guards, about.points[i])
-  return holds and "" or ("; the program compares: %s alone with %s"):format(sizes.guard_text(g),
-    point_text(about.points[1]))
+-- The comparison of sizes that is another one at a point: what a difference comes from, most likely.
+local function because(about)
+  for _, point in ipairs(about.points) do
+    local holds, g = follow.holds(about.guards, point)
+    if not holds then
+      return ("; the program compares: %s, but not with %s"):format(sizes.guard_text(g), point_text(point))
+    end
+  end
+  return ""
 end
 
 local function differs(about, i, node, other, what)
@@ -90,7 +95,7 @@ local function differs(about, i, node, other, what)
   local b = other and ("%s at %s"):format(other.op, other.at) or "the end"
   check.fail("[%s] %s: with %s it is %s, with %s it is %s%s\nHINT: a branch or loop that depends on a size is recorded "
     .. "as it ran; take the dimension out of dynamic_shapes, or export one program for each case", WHERE, what,
-    point_text(points[1]), a, point_text(points[i]), b, because(about, i))
+    point_text(points[1]), a, point_text(points[i]), b, because(about))
 end
 
 local function same_constant(a, b)
@@ -99,11 +104,7 @@ local function same_constant(a, b)
 end
 
 -- The size of a result: a number, a formula, or "?" where it is neither.
-local function merge_size(list, about)
-  local f = follow.solve(about.points, list, about.names, about.ranges, about.expressions)
-  if type(f) == "table" then f.kind = "size" end
-  return f or "?"
-end
+local function merge_size(list, about) return about.known:solve(list) or "?" end
 
 -- The inputs of branches, which have the sizes of the operands: a list that both branches of a record share is left.
 local function merge_inputs(parts, about)
@@ -129,7 +130,7 @@ local function kind_of(v) return type(v) == "table" and not B.is_dtype(v) and v.
 
 local merge_records
 
--- What the records' values have in common: a constant or a formula. about: { points, names, ranges, state, follow }.
+-- What the records' values have in common: a constant or a formula. about: { points, known, state, follow, guards }.
 local function merge(list, node, where, about)
   local first, points = list[1], about.points
   local kind = kind_of(first)
@@ -148,9 +149,8 @@ local function merge(list, node, where, about)
       check.fail("[%s] %s of %s (%s) depends on a size in no way that can be followed: it is %s with %s, %s with %s%s\n"
         .. "HINT: sums, products and quotients of sizes can be followed; give this dimension a fixed size", WHERE,
         where, node.op, node.at, tostring(first), point_text(points[1]), tostring(list[other]),
-        point_text(points[other]), because(about, other))
+        point_text(points[other]), because(about))
     end
-    if type(f) == "table" then f.kind = "size" end
     return f
   elseif kind == "value" or kind == "device" then
     for i = 2, #points do

@@ -280,9 +280,9 @@ function M.of(fn, given, state, names, any_one)
       if found then given.guards, given.expressions = guards, expressions else lost = guards end
     end
   end
-  local program = merge.at_sizes(given, record, function(records, points, dim_names, solve)
-    return merge.records(records, { points = points, names = dim_names, ranges = given.dims, state = state,
-      follow = solve, expressions = given.expressions, guards = given.guards })
+  local program = merge.at_sizes(given, record, function(records, points, known_sizes, solve)
+    return merge.records(records, { points = points, known = known_sizes, state = state, follow = solve,
+      guards = given.guards })
   end, function(message, point, example)
     if point == example then error(message, 0) end
     local equal, text = merge.equal_names(point, example), merge.point_text

@@ -11,22 +11,23 @@ local WHERE = "export"
 
 local ROUNDS = 4
 
--- The formulas of the numbers that were asked for in records at points, { [recorder] = { formulas } }.
-local function formulas_of(logs, points, names, ranges, expressions)
-  local out = {}
-  for id, first in ipairs(logs[1]) do
-    local alike, values = {}, {}
-    for i, log in ipairs(logs) do -- of records in which as much was asked for
-      if log[id] and #log[id] == #first then alike[#alike + 1], values[#values + 1] = points[i], log[id] end
-    end
+-- The formulas of the numbers that were asked for in records at points, { [recorder] = { formulas } }. A record is
+-- { its program, what was asked }.
+local function formulas_of(records, points, names, expressions)
+  local first, programs, at, logs = records[1][2], {}, {}, {}
+  for i, record in ipairs(records) do
+    local alike = #record[1].nodes == #records[1][1].nodes -- records in which as much was asked for
+    for id, log in ipairs(first) do alike = alike and record[2][id] and #record[2][id] == #log end
+    if alike then programs[#programs + 1], at[#at + 1], logs[#logs + 1] = record[1], points[i], record[2] end
+  end
+  local known, out = follow.known(at, names, expressions), {}
+  known:see(programs)
+  for id, asked in ipairs(first) do
     out[id] = {}
-    for k, n in ipairs(first) do
+    for k in ipairs(asked) do
       local list = {}
-      for i, log in ipairs(values) do list[i] = log[k] end
-      local f = follow.solve(alike, list, names, ranges, expressions)
-      if f == nil then f = { op = "unknown" } end
-      if type(f) == "table" then f.kind = "size" end
-      out[id][k] = f or n
+      for i, log in ipairs(logs) do list[i] = log[id][k] end
+      out[id][k] = known:solve(list) or { kind = "size", op = "unknown" }
     end
   end
   return out
@@ -61,11 +62,12 @@ function M.watched(given, record, example, state, wide)
       local text = merge.point_text(point)
       if logs[text] == nil then
         local watch = { logs = {}, count = 0 }
-        logs[text] = pcall(record, point, watch) and watch.logs or false
+        local ok, program = pcall(record, point, watch)
+        logs[text] = ok and { program, watch.logs }
       end
       if logs[text] then used[#used + 1], at[#at + 1] = logs[text], point end
     end
-    local formulas = formulas_of(used, at, names, given.dims, expressions)
+    local formulas = formulas_of(used, at, names, expressions)
     local watch = { logs = {}, count = 0, formulas = formulas, expressions = {}, guards = {}, used = {} }
     local ok, made = pcall(record, given.example, watch)
     if not ok then
