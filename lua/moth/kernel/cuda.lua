@@ -11,6 +11,7 @@ local toolchain = require "moth.utils.toolchain"
 local M = {}
 
 local SHARED = 232448 -- bytes: no GPU has more for a program
+local SLOTS = 500 -- parameters of a kernel (MOTH_PLAN_PARAMETERS of src/graph/plan_steps.h)
 
 -- Threads of a program: as many as its largest block can use, from one warp to eight.
 local function threads_of(prog, warps)
@@ -89,6 +90,10 @@ function M.programs(list, device)
   local o = { dialect = dialect, threads = function(prog) return threads_of(prog, prog.warps) end }
   local ok, arch = pcall(compile.architecture, device)
   if not ok then return nil, arch end
+  for _, k in ipairs(list) do
+    local slots = k.checked and #k.args * 2 + 5 or #k.args + 4 -- moth.compile.runtime
+    if slots > SLOTS then return nil, ("a kernel of %d parameters"):format(slots) end
+  end
   loaded[arch] = loaded[arch] or {}
   o.loaded = loaded[arch]
   local new, printers, parts = native.printed(list, o)
