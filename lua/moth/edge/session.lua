@@ -70,7 +70,8 @@ function Session:__call(...)
   local kept = self:bind({ ... }, dims)
   local bytes = tonumber(C.moth_edge_arena(self.model, dims))
   if bytes == 0 then raise(1) end
-  local arena = ffi.new("char[?]", bytes)
+  if not self.memory or self.bytes < bytes then self.memory, self.bytes = ffi.new("char[?]", bytes), bytes end
+  local arena = self.memory
   local given, taken = ffi.new("const void *[?]", #kept + 1), ffi.new("void *[?]", #self.outputs + 1)
   -- An empty tensor has no address.
   local nowhere = ffi.new("char[64]")
