@@ -43,6 +43,31 @@ MOTH_FN double m_f64_from_bits(unsigned long long u) {
   return v.f;
 }
 
+// ---- logarithms of double, for formulas of float32 that compute in it --------------------------
+
+// log(1 + f) - f for f in [sqrt(1/2) - 1, sqrt(2) - 1]. With s = f / (2 + f): log(1 + f) = f - (f^2/2 - s (f^2/2 +
+// R(s^2))).
+MOTH_FN double m_wide_log_poly_(double f) {
+  double s = f / (f + 2.0), z = s * s, h = 0.5 * f * f;
+  double p = (((((0.14797454563157994 * z + 0.15313918471023308) * z + 0.1818356868898179) * z +
+                0.2222219850691762) *
+                   z +
+               0.28571428742826654) *
+                  z +
+              0.399999999994139) *
+                 z +
+             0.6666666666666734;
+  return s * (z * p + h) - h;
+}
+// The logarithm of a normal number, <= 1 ULP.
+MOTH_FN double m_wide_log_(double x) {
+  unsigned long long u = m_f64_bits(x) - 0x3fe6a09e667f3bcdull;
+  // the exponent as a double: put into the mantissa of 2^52, biased by 2048 to be positive
+  double k = m_f64_from_bits(((u >> 52) ^ 0x800u) | 0x4330000000000000ull) - (0x1p52 + 2048.0);
+  double f = m_f64_from_bits((u & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull) - 1.0;
+  return (f + (m_wide_log_poly_(f) - k * 4.2009150726810846e-11)) + k * 0.6931471806019545;
+}
+
 // Exact. NaN becomes quiet and keeps its payload, as with the F16C instructions.
 MOTH_FN float m_f16_to_f32(unsigned short h) {
   unsigned a = h & 0x7fffu, u = (a << 13) + (112u << 23);

@@ -198,9 +198,18 @@ MOTH_FN real m_conj(real x) {
 MOTH_FN real m_square(real x) {
   return m_mul(x, x);
 }
+#if MOTH_REAL_KIND == 6
+MOTH_FN part m_abs(real x) { // in double nothing leaves the range
+  double a = moth_libm_fabs((double)x.re), b = moth_libm_fabs((double)x.im);
+  double r = moth_libm_sqrt(a * a + b * b);
+  r = a > 1.7976931348623157e308 ? a : r;
+  return (part)(b > 1.7976931348623157e308 ? b : r);
+}
+#else
 MOTH_FN part m_abs(real x) {
   return (part)z_abs(z_wide(x));
 }
+#endif
 MOTH_FN part m_angle(real x) {
   double angle = moth_libm_atan2((double)x.im, (double)x.re);
   return (part)(x.re == x.re ? x.im == x.im ? angle : (double)x.im : (double)x.re);

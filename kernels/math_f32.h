@@ -219,6 +219,19 @@ MOTH_FN struct m_angle_ m_rem_pio2_(float x) {
   a.quadrant = (unsigned)m_f64_bits(t);
   return a;
 }
+// The same for |x| < 2^27, where the first window does: the same bits.
+MOTH_FN struct m_angle_ m_rem_pio2_easy_(float x) {
+  struct m_angle_ a;
+  double d = (double)x, f1 = d * 0x1.45f306cp-1, f2 = d * 0x1.c9c882ap-29;
+  f1 = f1 - 4.0 * moth_libm_rint(f1 * 0.25);
+  double f3 = d * 0x1.4fe13abe8fa9ap-59, t = (f1 + f2 + f3) + 0x1.8p52, n = t - 0x1.8p52;
+  double r = ((f1 - n) + f2) + f3;
+  r *= 1.5707963267948966;
+  a.r = (float)r;
+  a.lo = (float)(r - (double)a.r);
+  a.quadrant = (unsigned)m_f64_bits(t);
+  return a;
+}
 // sin (quadrant even) or cos (odd) of r in [-pi/4, pi/4], negated in quadrants 2 and 3.
 MOTH_FN float m_sin_quadrant_(float r, unsigned quadrant) {
   float z = r * r;
@@ -235,14 +248,47 @@ MOTH_FN float m_sin(float x) {
   float y = m_sin_quadrant_(a.r, a.quadrant);
   return x == 0.0f ? x : y;
 }
+// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
+MOTH_FN int m_sin_easy(float x) {
+  return moth_libm_fabsf(x) < 0x1p27f;
+}
+MOTH_FN float m_sin_fast(float x) {
+  struct m_angle_ a = m_rem_pio2_easy_(x);
+  float y = m_sin_quadrant_(a.r, a.quadrant);
+  return x == 0.0f ? x : y;
+}
 // <= 2 ULP for all finite x.
 MOTH_FN float m_cos(float x) {
   struct m_angle_ a = m_rem_pio2_(x);
   return m_sin_quadrant_(a.r, a.quadrant + 1u);
 }
+// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
+MOTH_FN int m_cos_easy(float x) {
+  return moth_libm_fabsf(x) < 0x1p27f;
+}
+MOTH_FN float m_cos_fast(float x) {
+  struct m_angle_ a = m_rem_pio2_easy_(x);
+  return m_sin_quadrant_(a.r, a.quadrant + 1u);
+}
 // <= 2.5 ULP for all finite x.
 MOTH_FN float m_tan(float x) {
   struct m_angle_ a = m_rem_pio2_(x);
+  float r = a.r, z = r * r;
+  float p = ((((0.0094840955f * z + 0.00294396887f) * z + 0.0245466679f) * z + 0.053376317f) * z +
+             0.133392558f) *
+                z +
+            0.333331376f;
+  float u = r * z * p, s = r + u;
+  float t = r + (u + (s * s * a.lo + a.lo)); // the small parts first: one rounding at the size of t
+  float y = (a.quadrant & 1u) ? -1.0f / t : t;
+  return x == 0.0f ? x : y;
+}
+// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
+MOTH_FN int m_tan_easy(float x) {
+  return moth_libm_fabsf(x) < 0x1p27f;
+}
+MOTH_FN float m_tan_fast(float x) {
+  struct m_angle_ a = m_rem_pio2_easy_(x);
   float r = a.r, z = r * r;
   float p = ((((0.0094840955f * z + 0.00294396887f) * z + 0.0245466679f) * z + 0.053376317f) * z +
              0.133392558f) *
@@ -482,12 +528,105 @@ MOTH_FN float m_pow(float x, float y) {
   z = ((x != x) | ((y != y) & (x != 1.0f))) ? x + y : z;
   return y == 0.0f ? 1.0f : z;
 }
-MOTH_FN float m_fmod(float a, float b) {
-  return moth_libm_fmodf(a, b);
+// Exact: in double, the quotient is whole only if the exact one is, and so is what is taken off.
+MOTH_FN int m_fmod_easy(float a, float b) {
+  float d = moth_libm_fabsf(b);
+  return ((double)moth_libm_fabsf(a) < (double)d * 0x1p29) & (d < m_inf());
 }
-// In double: libm's lgammaf has 6 ULP near its roots.
+MOTH_FN float m_fmod_fast(float a, float b) {
+  double x = (double)a, d = (double)b;
+  return moth_libm_copysignf((float)(x - moth_libm_trunc(x / d) * d), a);
+}
+MOTH_FN float m_fmod(float a, float b) {
+  return m_fmod_easy(a, b) ? m_fmod_fast(a, b) : moth_libm_fmodf(a, b);
+}
+// log(Gamma(a)) / ((a - 1) (a - 2)) for a = 2 + t in [1, 3], to 2^-34.
+MOTH_FN double m_lgamma_near_(double t) {
+  double p = 1.2468288375393661e-6;
+  p = p * t - 2.4597511816361852e-6;
+  p = p * t - 1.1836582091173055e-7;
+  p = p * t - 4.5068384901261115e-7;
+  p = p * t + 1.0371814578428346e-5;
+  p = p * t - 2.1127370002604728e-5;
+  p = p * t + 3.6823637825927295e-5;
+  p = p * t - 8.1153873719829455e-5;
+  p = p * t + 0.00018303771411834658;
+  p = p * t - 0.00040631294603848148;
+  p = p * t + 0.00091527976155102844;
+  p = p * t - 0.0021080317278949089;
+  p = p * t + 0.0049986508446021349;
+  p = p * t - 0.012384199426667664;
+  p = p * t + 0.032965000251641063;
+  p = p * t - 0.10031730152107928;
+  p = p * t + 0.42278433510078118;
+  return p;
+}
+// sin(pi f) / f and cos(pi f) for |f| <= 1/2, z = f * f.
+MOTH_FN double m_sin_pi_(double z) {
+  double p = -2.228375224664824e-8;
+  p = p * z + 7.9485394883650771e-7;
+  p = p * z - 2.1915250322993031e-5;
+  p = p * z + 0.00046630278746467181;
+  p = p * z - 0.0073704309437029233;
+  p = p * z + 0.082145886610993626;
+  p = p * z - 0.5992645293207869;
+  p = p * z + 2.5501640398773453;
+  p = p * z - 5.16771278004997;
+  p = p * z + 3.1415926535897932;
+  return p;
+}
+MOTH_FN double m_cos_pi_(double z) {
+  return ((((((-0.00010041698903468872 * z + 0.001927870511963925) * z - 0.02580653213381588) * z +
+             0.23533058834009698) *
+                z -
+            1.3352627661841194) *
+               z +
+           4.058712126333393) *
+              z -
+          4.9348022005436874) *
+             z +
+         0.99999999999999806;
+}
+// <= 1 ULP, in double. Between 0 and 3 by that polynomial, at a = x or x + 1; else by Stirling's series from 8 on, below
+// from a + 8 and the product a (a + 1) ... (a + 7), left of 0 by reflection: its roots there need 2^-50. Poles are Inf.
 MOTH_FN float m_lgamma(float x) {
-  return (float)moth_libm_lgamma((double)x);
+  double a = (double)moth_libm_fabsf(x);
+  int left = x < 0.0f, low = a < 8.0, near = (x >= 0.0f) & (x <= 3.0f);
+  double f = a - moth_libm_rint(a), s = a * moth_libm_fabs(f) * m_sin_pi_(f * f);
+  double c = low ? a : 0.0, q = c * c + 7.0 * c,
+         product = low ? q * (q + 6.0) * (q + 10.0) * (q + 12.0) : 1.0;
+  product = left ? 3.1415926535897931 * product / (s == 0.0 ? 1.0 : s) : product;
+  double l = m_wide_log_(near ? (a < 1.0 ? a : 1.0) : product);
+  double t = (a < 1.0 ? a + 1.0 : a > 3.0 ? 3.0 : a) - 2.0;
+  double b = low ? a + 8.0 : a, w = 1.0 / b, z = w * w;
+  double tail =
+      ((((1.0 / 1188 * z - 1.0 / 1680) * z + 1.0 / 1260) * z - 1.0 / 360) * z + 1.0 / 12) * w;
+  double far = (b - 0.5) * (m_wide_log_(b) - 1.0) + (0.41893853320467274 + tail);
+  double y = near ? t * (t + 1.0) * m_lgamma_near_(t) - l : left ? l - far : far - l;
+  y = (x == 0.0f) | (left & (f == 0.0)) | (moth_libm_fabsf(x) == m_inf()) ? (double)m_inf() : y;
+  return x != x ? x : (float)y;
+}
+// <= 1.5 ULP: in double. Digamma is that of a + 6 less six reciprocals, and its asymptotic series.
+MOTH_FN float m_digamma(float x) {
+  double a = (double)moth_libm_fabsf(x);
+  int low = a < 6.0, left = x < 0.0f;
+  double b = low ? a : 1.0, c = a == 0.0 ? 1.0 : low ? a + 6.0 : a;
+  double p = b * (b + 5.0), q = (b + 1.0) * (b + 4.0), r = (b + 2.0) * (b + 3.0), m = 2.0 * b + 5.0;
+  p = a == 0.0 ? 1.0 : p;
+  double down = low ? m * ((p + q) * r + p * q) / (p * q * r) : 0.0;
+  double w = 1.0 / c, z = w * w;
+  double tail =
+      (((((691.0 / 32760 * z - 1.0 / 132) * z + 1.0 / 240) * z - 1.0 / 252) * z + 1.0 / 120) * z -
+       1.0 / 12) *
+      z;
+  double y = (m_wide_log_(c) - 0.5 * w) + tail - down;
+  double f = a - moth_libm_rint(a), g = f == 0.0 ? 1.0 : f;
+  double mirror = y + 1.0 / (a == 0.0 ? 1.0 : a) +
+                  3.1415926535897931 * m_cos_pi_(g * g) / (g * m_sin_pi_(g * g));
+  float e = left ? (f == 0.0 ? m_nan() : (float)mirror) : (float)y;
+  e = x == m_inf() ? x : e;
+  e = x == 0.0f ? moth_libm_copysignf(m_inf(), -x) : e;
+  return x != x ? x : e;
 }
 
 // ---- normal numbers ---------------------------------------------------------------------------

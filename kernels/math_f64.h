@@ -100,18 +100,8 @@ MOTH_FN double m_expm1(double x) {
 struct m_log_parts_ {
   double k, f, p;
 };
-// With s = f / (2 + f): log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))).
 MOTH_FN double m_log_poly_(double f) {
-  double s = f / (f + 2.0), z = s * s, h = 0.5 * f * f;
-  double p = (((((0.14797454563157994 * z + 0.15313918471023308) * z + 0.1818356868898179) * z +
-                0.2222219850691762) *
-                   z +
-               0.28571428742826654) *
-                  z +
-              0.399999999994139) *
-                 z +
-             0.6666666666666734;
-  return s * (z * p + h) - h;
+  return m_wide_log_poly_(f);
 }
 MOTH_FN struct m_log_parts_ m_log_split_(double x) {
   struct m_log_parts_ l;
@@ -167,14 +157,74 @@ MOTH_FN double m_log1p(double x) {
   return x > -1.0 ? y : special;
 }
 
-// ---- from libm --------------------------------------------------------------------------------
+// ---- trigonometry -----------------------------------------------------------------------------
 
+// A formula m_x_fast that is m_x where m_x_easy: loops over contiguous elements take it for blocks that are easy.
+MOTH_FN int m_sin_easy(double x) {
+  return moth_libm_fabs(x) < 0x1p20;
+}
+MOTH_FN int m_cos_easy(double x) {
+  return m_sin_easy(x);
+}
+// x = n pi/2 + r + lo, |r| <= pi/4: pi/2 in four parts, the products of the first three are exact.
+struct m_angle_ {
+  double r, lo;
+  unsigned quadrant;
+};
+MOTH_FN struct m_angle_ m_rem_pio2_easy_(double x) {
+  struct m_angle_ a;
+  double t = x * 0.63661977236758134 + 0x1.8p52, n = t - 0x1.8p52;
+  double r0 = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34;
+  double r1 = r0 - w, b1 = r1 - r0, e1 = (r0 - (r1 - b1)) - (w + b1);
+  double v = n * 0x1.3198a2ep-69, r2 = r1 - v, b2 = r2 - r1, e2 = (r1 - (r2 - b2)) - (v + b2);
+  double tail = (e1 + e2) - n * 0x1.b839a252049c1p-104;
+  a.r = r2 + tail;
+  a.lo = (r2 - a.r) + tail;
+  a.quadrant = (unsigned)m_f64_bits(t);
+  return a;
+}
+// sin (quadrant even) or cos (odd) of r + lo in [-pi/4, pi/4], negated in quadrants 2 and 3.
+MOTH_FN double m_sin_quadrant_(double r, double lo, unsigned quadrant) {
+  double z = r * r, v = z * r;
+  double s =
+      (((1.58969099521155010e-10 * z - 2.50507602534068634e-08) * z + 2.75573137070700677e-06) * z -
+       1.98412698298579493e-04) *
+          z +
+      8.33333333332248946e-03;
+  s = r - ((z * (0.5 * lo - v * s) - lo) + v * 1.66666666666666324e-01);
+  double c =
+      (((((-1.13596475577881948e-11 * z + 2.08757232129817483e-09) * z - 2.75573143513906633e-07) *
+             z +
+         2.48015872894767294e-05) *
+            z -
+        1.38888888888741096e-03) *
+           z +
+       4.16666666666666019e-02) *
+      z;
+  double h = 0.5 * z, w = 1.0 - h;
+  c = w + (((1.0 - w) - h) + (z * c - r * lo));
+  unsigned long long sign = (unsigned long long)(quadrant & 2u) << 62;
+  return m_f64_from_bits(m_f64_bits((quadrant & 1u) ? c : s) ^ sign);
+}
+MOTH_FN double m_sin_fast(double x) {
+  struct m_angle_ a = m_rem_pio2_easy_(x);
+  double y = m_sin_quadrant_(a.r, a.lo, a.quadrant);
+  return x == 0.0 ? x : y;
+}
+MOTH_FN double m_cos_fast(double x) {
+  struct m_angle_ a = m_rem_pio2_easy_(x);
+  return m_sin_quadrant_(a.r, a.lo, a.quadrant + 1u);
+}
+// <= 1 ULP.
 MOTH_FN double m_sin(double x) {
-  return moth_libm_sin(x);
+  return m_sin_easy(x) ? m_sin_fast(x) : moth_libm_sin(x);
 }
 MOTH_FN double m_cos(double x) {
-  return moth_libm_cos(x);
+  return m_cos_easy(x) ? m_cos_fast(x) : moth_libm_cos(x);
 }
+
+// ---- from libm --------------------------------------------------------------------------------
+
 MOTH_FN double m_tan(double x) {
   return moth_libm_tan(x);
 }
@@ -202,8 +252,22 @@ MOTH_FN double m_hypot(double x, double y) {
 MOTH_FN double m_pow(double x, double y) {
   return moth_libm_pow(x, y);
 }
+// The remainder of a division by b in two parts: exact, where the quotient has at most 26 bits.
+MOTH_FN int m_fmod_easy(double a, double b) {
+  double d = moth_libm_fabs(b);
+  return (moth_libm_fabs(a) < d * 0x1p25) & (d < 0x1p990) & (d > 0x1p-900);
+}
+MOTH_FN double m_fmod_fast(double a, double b) {
+  double h = m_f64_from_bits(m_f64_bits(b) & 0xfffffffff8000000ull), l = b - h;
+  double q = a / b + 0x1.8p52;
+  q = q - 0x1.8p52;
+  double r = (a - q * h) - q * l; // in [-|b| / 2, |b| / 2]
+  double d = moth_libm_copysign(b, a);
+  r = (r < 0) != (a < 0) && r != 0 ? r + d : r;
+  return moth_libm_copysign(r, a);
+}
 MOTH_FN double m_fmod(double a, double b) {
-  return moth_libm_fmod(a, b);
+  return m_fmod_easy(a, b) ? m_fmod_fast(a, b) : moth_libm_fmod(a, b);
 }
 MOTH_FN double m_lgamma(double x) {
   return moth_libm_lgamma(x);

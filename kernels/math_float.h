@@ -210,7 +210,8 @@ MOTH_FN double m_digamma_up_(double d, double y) {
       z;
   return d > 1e100 ? moth_libm_log(d) : y + (moth_libm_log(d) - 0.5 / d - s);
 }
-// In double for both kinds: float32 <= 1.5 ULP; float64 relative to max(1, |result|) 2^-47.
+#if MOTH_REAL_KIND == 2
+// Relative to max(1, |result|) 2^-47.
 // Poles are NaN, as in PyTorch, 0 is -+Inf.
 MOTH_FN real m_digamma(real x) {
   double d = (double)x, y = 0;
@@ -225,6 +226,7 @@ MOTH_FN real m_digamma(real x) {
   }
   return (real)m_digamma_up_(d, y);
 }
+#endif
 // Hurwitz' zeta(s, q), the sum of (q + k)^-s over k >= 0, for whole s >= 2 and q > 0: ten terms or more,
 // then Euler and Maclaurin's series; relative error 1e-15.
 MOTH_FN double m_zeta_(double s, double q) {
@@ -292,6 +294,24 @@ MOTH_FN real m_polygamma(real x, real order) {
 MOTH_FN real m_lerp(real a, real b, real w) {
   real d = b - a;
   return m_abs(w) < (real)0.5 ? a + w * d : b - d * (1 - w);
+}
+// x sigmoid(z): <= 3.5 ULP; and its derivative by z, times g.
+MOTH_FN real m_gated(real x, real z) {
+  return x * m_sigmoid(z);
+}
+MOTH_FN real m_gated_backward(real g, real x, real z) {
+  return g * x * m_sigmoid(z) * m_sigmoid(-z);
+}
+// d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, of d = x - y; times `scale`. And its derivative by x, times g.
+MOTH_FN real m_smooth_l1(real x, real y, real beta, real scale) {
+  real d = m_abs(x - y), c = d < beta ? d : beta;
+  real near = c * (scale / beta) * (d - c * (real)0.5);
+  return beta == 0 ? d * scale : near;
+}
+MOTH_FN real m_smooth_l1_backward(real g, real x, real y, real beta, real scale) {
+  real d = x - y, sign = d > 0 ? 1 : d < 0 ? -1 : d;
+  real slope = m_abs(d) < beta ? d / beta : sign;
+  return g * (slope * scale);
 }
 // log(e^a + e^b): <= 2 ULP of max(|a|, |b|, |result|).
 MOTH_FN real m_logaddexp(real a, real b) {
@@ -419,7 +439,14 @@ MOTH_FN real m_div_floor(real a, real b) {
 // With the divisor's sign.
 MOTH_FN real m_remainder(real a, real b) {
   real m = m_fmod(a, b);
-  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+  return (m != 0) & ((b < 0) != (m < 0)) ? m + b : m;
+}
+MOTH_FN int m_remainder_easy(real a, real b) {
+  return m_fmod_easy(a, b);
+}
+MOTH_FN real m_remainder_fast(real a, real b) {
+  real m = m_fmod_fast(a, b);
+  return (m != 0) & ((b < 0) != (m < 0)) ? m + b : m;
 }
 // NaN propagates through maximum and minimum, and is ignored by fmax and fmin.
 MOTH_FN real m_maximum(real a, real b) {

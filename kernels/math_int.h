@@ -140,7 +140,7 @@ MOTH_FN int m_negative_(real x) {
 #endif
 // Whether x is -1; the quotient by it may overflow, so it is taken as a negation.
 MOTH_FN int m_minus_one_(real x) {
-  return m_negative_(x) && (real)(x + 1) == 0;
+  return m_negative_(x) & ((real)(x + 1) == 0);
 }
 MOTH_FN real m_abs(real x) {
   return m_negative_(x) ? m_neg(x) : x;
@@ -180,6 +180,42 @@ MOTH_FN real m_remainder(real a, real b) {
 MOTH_FN real m_div_floor(real a, real b) {
   real r = m_fmod(a, b), q = m_div_trunc(a, b);
   return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(q - 1) : q;
+}
+// Vectors have no division of integers: blocks of elements whose quotient a division of floats gives exactly take that
+// (src/codegen/c.lua). It does, for a of as many bits as the mantissa has: a quotient that is not whole differs from the
+// next whole number by 1 / b or more, relative to it by 1 / a. Not by 0, nor by -1, which may overflow.
+MOTH_FN int m_div_trunc_easy(real a, real b) {
+  const unsigned long long limit = 1ull << 53;
+  int small = sizeof(real) < 8 || (((unsigned long long)a + limit < 2 * limit) &
+                                   ((unsigned long long)b + limit < 2 * limit));
+  return small & (b != 0) & !m_minus_one_(b);
+}
+MOTH_FN real m_div_trunc_fast(real a, real b) {
+  if (sizeof(real) <= 2)
+    return (real)(int)((float)a / (float)b);
+  if (sizeof(real) == 4 && m_negative_((real)-1))
+    return (real)(int)((double)a / (double)b);
+  return (real)(long long)((double)a / (double)b);
+}
+MOTH_FN int m_fmod_easy(real a, real b) {
+  return m_div_trunc_easy(a, b);
+}
+MOTH_FN real m_fmod_fast(real a, real b) {
+  return (real)(a - m_div_trunc_fast(a, b) * b);
+}
+MOTH_FN int m_remainder_easy(real a, real b) {
+  return m_div_trunc_easy(a, b);
+}
+MOTH_FN real m_remainder_fast(real a, real b) {
+  real r = m_fmod_fast(a, b);
+  return (r != 0) & (m_negative_(r) != m_negative_(b)) ? (real)(r + b) : r;
+}
+MOTH_FN int m_div_floor_easy(real a, real b) {
+  return m_div_trunc_easy(a, b);
+}
+MOTH_FN real m_div_floor_fast(real a, real b) {
+  real q = m_div_trunc_fast(a, b), r = (real)(a - q * b);
+  return (r != 0) & (m_negative_(r) != m_negative_(b)) ? (real)(q - 1) : q;
 }
 // |x| without a sign: `real` has no such number for its smallest one.
 MOTH_FN unsigned long long m_magnitude_(real x) {

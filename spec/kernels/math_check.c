@@ -190,6 +190,22 @@ static wide ref_polygamma(wide x, int n) {
   return y - v - w * v - v * v * (1 / (wide)2 - v * (1 / (wide)6 - v * (1 / (wide)6 - v * 3 / 10)));
 }
 
+// Newton's steps on erf, and on erfc in the tails, from Giles' approximation.
+static wide ref_erfinv(wide x) {
+  wide a = L(fabs)(x), w = -L(log)((1 - x) * (1 + x)), y;
+  if (!(a < 1))
+    return a == 1 ? x * (wide)INFINITY : (wide)NAN;
+  if (a < (wide)1e-10L)
+    return x * (wide)0.886226925452758013649083741670572591L;
+  y = w < 5 ? 1 : L(sqrt)(w);
+  for (int i = 0; i < 60; i++) {
+    wide f = a < (wide)0.5 ? L(erf)(y) - a : (1 - a) - L(erfc)(y);
+    wide step = f / ((wide)1.12837916709551257389615890312154517L * L(exp)(-y * y));
+    y -= step / (1 + y * step);
+  }
+  return L(copysign)(y, x);
+}
+
 // name, ours of real x, libm's of wide x, bound for float, for double, scale, range
 #define UNARY_TABLE(F)                                                                             \
   F(exp, m_exp(x), L(exp)(x), 1.012, 1, 0, -104, 89)                                               \
@@ -292,7 +308,8 @@ static wide ref_polygamma(wide x, int n) {
     (wide)0.5, -30, 30)                                                                            \
   F(sigmoid_backward, m_sigmoid_backward(1, x), x *(1 - x), 2, 2, (wide)0, 0, 1)                   \
   F(tanh_backward, m_tanh_backward(1, x), 1 - x * x, 2, 2, 1, -1, 1)                               \
-  F(log_sigmoid_backward, m_log_sigmoid_backward(1, x), SIG(-x), 2.5, 2.5, 0, -30, 30)
+  F(log_sigmoid_backward, m_log_sigmoid_backward(1, x), SIG(-x), 2.5, 2.5, 0, -30, 30)             \
+  F(erfinv, m_erfinv(x), ref_erfinv(x), 1, 4, 0, -1, 1)
 
 #define UNARY_LOOP(name, ours, libm, b32, b64, scale, lo, hi)                                      \
   static void loop_##name(const real *restrict xs, real *restrict ys, int n) {                     \
@@ -440,6 +457,37 @@ static void check_exp_down(void) {
   expect("exp_down", bad + (m_exp_down(-m_inf()) != 0) + !isnan(m_exp_down(m_nan())));
 }
 
+// Loops take m_x_fast for blocks that are all easy: it must have the bits of m_x.
+static void check_fast(void) {
+  int bad = 0;
+  for (int i = 0; i < SAMPLES; i++) {
+    real x = sample(i, -30, 30), y = sample((int)(random_bits() % SAMPLES), -3, 3);
+    in_x[i] = x, in_y[i] = y;
+  }
+#define FAST(name)                                                                                 \
+  for (int i = 0; i < SAMPLES; i++)                                                                \
+    out[i] = m_##name##_fast(in_x[i]);                                                             \
+  for (int i = 0; i < SAMPLES; i++) {                                                              \
+    real want = m_##name(in_x[i]);                                                                 \
+    bad += m_##name##_easy(in_x[i]) && memcmp(&out[i], &want, sizeof want);                        \
+  }
+#define FAST2(name)                                                                                \
+  for (int i = 0; i < SAMPLES; i++)                                                                \
+    out[i] = m_##name##_fast(in_x[i], in_y[i]);                                                    \
+  for (int i = 0; i < SAMPLES; i++) {                                                              \
+    real want = m_##name(in_x[i], in_y[i]);                                                        \
+    bad += m_##name##_easy(in_x[i], in_y[i]) && memcmp(&out[i], &want, sizeof want);               \
+  }
+  FAST(sin)
+  FAST(cos)
+#if MOTH_REAL_KIND == 1
+  FAST(tan)
+#endif
+  FAST2(fmod)
+  FAST2(remainder)
+  expect("fast", bad);
+}
+
 // The signs of zeros, which ulps() does not see.
 static void check_signs(void) {
   const real z = 0, i = m_inf();
@@ -509,6 +557,7 @@ static void run_checks(void) {
   UNARY_TABLE(UNARY_CHECK)
   BINARY_TABLE(BINARY_CHECK)
   check_exp_down();
+  check_fast();
   check_signs();
   check_reductions();
   check_normal();
@@ -582,6 +631,9 @@ static void run_checks(void) {
 #else
     div += m_div_trunc(a, b) != (real)q || m_div_floor(a, b) != (real)(q - down);
     mod += m_fmod(a, b) != (real)r || m_remainder(a, b) != (real)(down ? r + y : r);
+    if (m_div_trunc_easy(a, b))
+      div += m_div_trunc_fast(a, b) != (real)q || m_div_floor_fast(a, b) != (real)(q - down) ||
+             m_fmod_fast(a, b) != (real)r || m_remainder_fast(a, b) != (real)(down ? r + y : r);
     int bits = 8 * (int)sizeof(real), over = y < 0 || y >= bits;
     shift += m_shift_left(a, b) != (real)(over ? 0 : x << (int)y);
     shift += m_shift_right(a, b) != (real)(over ? (x < 0 ? -1 : 0) : x >> (int)y);

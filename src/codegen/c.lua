@@ -35,6 +35,23 @@ end
 
 local function input_type(k, d, i) return k.inputs[i] == "mask" and "uint8_t" or d.stored end
 
+-- Whether a kernel is one formula m_x of elements for which there are m_x_easy and m_x_fast, as kernels/math_f64.h says.
+local function has_easy(k, d, formulas)
+  for _, argument in ipairs(k.value) do
+    if argument.op ~= "load" then return false end
+  end
+  return k.value.op == "apply" and not d.part and formulas.has("m_" .. k.value.name .. "_easy", d.kind)
+end
+
+--- The formulas that the loop of a kernel calls.
+function M.formulas(k, d, formulas, list, seen)
+  require("moth.codegen.ir").formulas(k.value, list, seen)
+  if has_easy(k, d, formulas) then
+    list[#list + 1] = "m_" .. k.value.name .. "_easy"
+    list[#list + 1] = "m_" .. k.value.name .. "_fast"
+  end
+end
+
 --- A loop of a kernel for a dtype that is stored as it is computed. Options: `lanes`, the name of a loop over
 -- contiguous elements that is written by hand for some instruction sets; `linkage` of the function, static.
 --
@@ -53,10 +70,36 @@ function M.loop(k, d, name, formulas, options)
     for i = 1, n do list[i] = form:gsub("#", i):gsub("TYPE", (input_type(k, d, i))) end
     return table.concat(list, separator or "\n")
   end
-  local function value(form)
-    return stored_value(k, d, formulas, function(i)
+  local function value(form, kernel)
+    return stored_value(kernel or k, d, formulas, function(i)
       return (form:gsub("#", i):gsub("TYPE", (input_type(k, d, i))))
     end)
+  end
+  local easy = has_easy(k, d, formulas)
+  -- k with another formula of the same elements.
+  local function like(suffix)
+    local v = { op = "apply", name = k.value.name .. suffix }
+    for i, argument in ipairs(k.value) do v[i] = argument end
+    return { value = v, out = k.out }
+  end
+  -- A loop from `from` to `to`; where there is an easy formula, in blocks that are all easy or not.
+  local function loop(indent, vector, from, to, left, form)
+    if not easy then
+      put("%s%s for (int64_t i = %s; i < %s; i++) %s = %s;", indent, vector, from, to, left, value(form))
+      return
+    end
+    put(([[
+@for (int64_t j = %s; j < %s; j += 128) {
+@  const int64_t to = %s - j < 128 ? %s : j + 128;
+@  int hard = 0;
+@  MOTH_VECTOR for (int64_t i = j; i < to; i++) hard |= !%s;
+@  if (hard) {
+@    MOTH_VECTOR for (int64_t i = j; i < to; i++) %s = %s;
+@  } else {
+@    %s for (int64_t i = j; i < to; i++) %s = %s;
+@  }
+@}]]):gsub("@", indent):format(from, to, to, to, value(form, like "_easy"), left, value(form), vector, left,
+      value(form, like "_fast")))
   end
   put("/* %s */", k.place)
   if k.long then
@@ -65,8 +108,8 @@ function M.loop(k, d, name, formulas, options)
     if lanes then put("#ifdef %s\n#define %s_row %s\n#else", lanes, name, lanes) end
     put("static MOTH_ROW void %s_row(%s *restrict o, const %s *restrict a1, int64_t n) {", name, out,
       input_type(k, d, 1))
-    put("  %s for (int64_t i = 0; i < n; i++) o[i] = %s;\n}", d.is_float and "MOTH_VECTOR_LONG" or "MOTH_VECTOR",
-      value("a#[i]"))
+    loop("  ", d.is_float and "MOTH_VECTOR_LONG" or "MOTH_VECTOR", "0", "n", "o[i]", "a#[i]")
+    put("}")
     if lanes then put("#endif") end
   end
   put("%s void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {", linkage, name)
@@ -91,7 +134,7 @@ function M.loop(k, d, name, formulas, options)
     put(each(("        if (s[#] != 0)\n          ASK_AHEAD(a#, from, %d);"):format(stretch)))
     put("      }\n      %s *at = o + from;", out)
     put(each("      const TYPE *in# = s[#] == 0 ? block# : a# + from;"))
-    put("      MOTH_VECTOR for (int64_t i = 0; i < end - from; i++) at[i] = %s;", value("in#[i]"))
+    loop("      ", "MOTH_VECTOR", "0", "end - from", "at[i]", "in#[i]")
     put("    }\n    return;\n  }")
   end
   put("  for (int64_t i = 0; i < n; i++)\n    *(%s *)(p[0] + i * s[0]) = %s;\n}\n", out,
@@ -120,7 +163,7 @@ function M.file(kernels, d, formulas, texts)
     parts[#parts + 1] = (texts[name]:gsub('#include "[^\n]*\n', ""))
   end
   for i, k in ipairs(kernels) do
-    require("moth.codegen.ir").formulas(k.value, used, seen)
+    M.formulas(k, d, formulas, used, seen)
     loops[i] = M.loop(k, d, k.name, formulas, { linkage = '__attribute__((visibility("default")))' })
   end
   parts[#parts + 1] = formulas.text(used, d, {})

@@ -66,7 +66,7 @@ local function chunk_file(ops, class, isa, formulas, o)
     else
       local used, seen = {}, {}
       for _, op in ipairs(ops) do
-        if M.has_class(op, d.class) then ir.formulas(ir.pointwise(op).value, used, seen) end
+        if M.has_class(op, d.class) then c.formulas(ir.pointwise(op), d, formulas, used, seen) end
       end
       body[#body + 1] = formulas.text(used, d, done)
     end
@@ -145,6 +145,7 @@ local markers = {
   MOTH_TYPED = function(d, family) return has_typed(d) and (d.class ~= "uint" or family == "copy") end,
   MOTH_TYPED_FLOAT = function(d) return d.is_float end,
   MOTH_TYPED_REAL = function(d) return d.is_float and d.form == 0 end,
+  MOTH_TYPED_INT = function(d) return d.class == "int" or d.class == "bool" end,
   MOTH_TYPED_HALF = function(d) return d.form ~= 0 end,
 }
 
