@@ -58,6 +58,9 @@ static pthread_once_t onednn_once = PTHREAD_ONCE_INIT;
 static bool is_half(const MothGemm *g) {
   return g->dtype == MOTH_BFLOAT16 || g->dtype == MOTH_FLOAT16;
 }
+static bool is_integer(const MothGemm *g) {
+  return !moth_dtype_is_inexact((MothDType)g->dtype);
+}
 /* That of C: float32 for products of float16 and bfloat16. */
 static MothDType sum_dtype(const MothGemm *g) {
   return is_half(g) ? MOTH_FLOAT32 : (MothDType)g->dtype;
@@ -73,11 +76,10 @@ static bool suits_onednn(const MothGemm *g) {
   return onednn != NULL;
 }
 
-/* For dtypes that BLAS lacks: one element of C at a time, summed in k's order. */
+/* Where BLAS can't be asked: one element of C at a time, summed in k's order. */
 static void plain(const MothGemm *g) {
   int64_t size = moth_dtype_size((MothDType)g->dtype);
   int64_t c_size = moth_dtype_size(sum_dtype(g));
-  bool is_float = moth_dtype_is_float((MothDType)g->dtype);
   const char *a = g->a, *b = g->b;
   char *c = g->c;
   for (int64_t i = 0; i < g->m; i++)
@@ -85,28 +87,11 @@ static void plain(const MothGemm *g) {
       if (moth_stopped())
         return;
       char *at = c + (i * g->c_row + j) * c_size;
-      MothValue old = g->beta != 0 ? moth_dtype_load(sum_dtype(g), at) : moth_v_int(0);
-      if (is_float) {
-        double sum = 0;
-        for (int64_t k = 0; k < g->k; k++)
-          sum +=
-              moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.d *
-              moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.d;
-        sum = g->alpha * sum + (g->beta != 0 ? g->beta * old.u.d : 0);
-        moth_dtype_store(sum_dtype(g), at, moth_v_float(sum));
-      } else {
-        uint64_t sum = 0; /* wraps, as the dtype does */
-        for (int64_t k = 0; k < g->k; k++)
-          sum += (uint64_t)moth_dtype_load((MothDType)g->dtype,
-                                           a + (i * g->a_row + k * g->a_col) * size)
-                     .u.i *
-                 (uint64_t)moth_dtype_load((MothDType)g->dtype,
-                                           b + (k * g->b_row + j * g->b_col) * size)
-                     .u.i;
-        sum = (uint64_t)(int64_t)g->alpha * sum +
-              (g->beta != 0 ? (uint64_t)(int64_t)g->beta * (uint64_t)old.u.i : 0);
-        moth_dtype_store((MothDType)g->dtype, at, moth_v_int((int64_t)sum));
-      }
+      double sum = 0, old = g->beta != 0 ? moth_dtype_load(sum_dtype(g), at).u.d : 0;
+      for (int64_t k = 0; k < g->k; k++)
+        sum += moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.d *
+               moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.d;
+      moth_dtype_store(sum_dtype(g), at, moth_v_float(g->alpha * sum + g->beta * old));
     }
 }
 
@@ -264,8 +249,8 @@ static void block(const MothGemm *g) {
     return;
   }
   bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);
-  if (!is_complex && !moth_dtype_is_float((MothDType)g->dtype)) {
-    plain(g);
+  if (is_integer(g)) {
+    moth_cpu_kernels(g->dtype)->gemm_integers(g);
     return;
   }
   if (!is_complex && !has_blas(g)) {
@@ -458,7 +443,7 @@ void moth_gemm(const MothGemm *g, bool parallel) {
     return;
   if (as_row(g, &row) && suits_rows(&row) && rows(&row, parallel))
     return;
-  if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
+  if (!is_integer(g) && (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k)) {
     if (moth_dtype_is_complex((MothDType)g->dtype))
       plain_complex(g);
     else
