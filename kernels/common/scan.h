@@ -10,5 +10,6 @@ typedef struct MothScan {
   int64_t outer, n, inner;
   int64_t
       cols; /* on the CPU: of the inner ones those from in and out on that are meant, of one outer */
+  const void *grad; /* of cumprod's backward */
 } MothScan;
 #endif

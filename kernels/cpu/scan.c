@@ -4,12 +4,13 @@
 #include "core/parallel.h"
 #include "kernels/common/reduce.h"
 #include "kernels/cpu/util.h"
+#include "unpack/reduce.h"
 
 enum { BLOCK = 256 }; /* columns of a task */
 
 typedef struct Job {
   MothScan s;
-  const MothKernels *k;
+  void (*kernel)(const struct MothScan *);
   int64_t blocks, from, to; /* blocks of columns; bytes of an element of in and of out */
 } Job;
 
@@ -21,7 +22,8 @@ static void scan_range(void *ctx, int64_t begin, int64_t end) {
     s.outer = end - begin;
     s.in = (const char *)s.in + begin * n * j->from;
     s.out = (char *)s.out + begin * n * j->to;
-    j->k->scan(&s);
+    s.grad = s.grad ? (const char *)s.grad + begin * n * j->from : NULL;
+    j->kernel(&s);
     return;
   }
   s.outer = 1;
@@ -30,8 +32,23 @@ static void scan_range(void *ctx, int64_t begin, int64_t end) {
     s.cols = moth_min64(BLOCK, inner - first);
     s.in = (const char *)j->s.in + at * j->from;
     s.out = (char *)j->s.out + at * j->to;
-    j->k->scan(&s);
+    s.grad = j->s.grad ? (const char *)j->s.grad + at * j->from : NULL;
+    j->kernel(&s);
   }
+}
+
+static void run(Job *j, const MothTensor *in, MothTensor *out, int64_t dim) {
+  MothSplit split = moth_split(in, (int)dim);
+  j->s.in = in->data;
+  j->s.out = out->data;
+  j->s.outer = split.outer;
+  j->s.n = split.n;
+  j->s.inner = split.inner;
+  j->blocks = (split.inner + BLOCK - 1) / BLOCK;
+  j->from = moth_itemsize(in);
+  j->to = moth_itemsize(out);
+  moth_parallel_for(split.outer * j->blocks,
+                    moth_cpu_grain(split.n * moth_min64(split.inner, BLOCK)), scan_range, j);
 }
 
 MothStatus moth_cpu_scan(MothCall *c) {
@@ -39,19 +56,28 @@ MothStatus moth_cpu_scan(MothCall *c) {
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(c->args[0].u.t, &in));
-  MothSplit split = moth_split(in, (int)c->args[1].u.i);
-  Job j = {.s = {.op = c->op->reduction->loop,
-                 .in = in->data,
-                 .out = out->data,
-                 .outer = split.outer,
-                 .n = split.n,
-                 .inner = split.inner},
-           .k = moth_cpu_kernels(in->dtype),
-           .blocks = (split.inner + BLOCK - 1) / BLOCK,
-           .from = moth_itemsize(in),
-           .to = moth_itemsize(out)};
-  moth_parallel_for(split.outer * j.blocks,
-                    moth_cpu_grain(split.n * moth_min64(split.inner, BLOCK)), scan_range, &j);
+  Job j = {.s = {.op = c->op->reduction->loop}, .kernel = moth_cpu_kernels(in->dtype)->scan};
+  run(&j, in, out, c->args[1].u.i);
   moth_tensor_release(in);
   return MOTH_OK;
+}
+
+MothStatus moth_cpu_native_cumprod_backward(MothCall *c) {
+  MOTH_UNPACK_NATIVE_CUMPROD_BACKWARD(c)
+  MothTensor *out = c->results[0].u.t, *x = NULL, *g = NULL, *wide = NULL;
+  MothDType dtype = out->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+  MothStatus status = MOTH_OK;
+  if (out->numel == 0)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(self, dtype, &x));
+  MOTH_GO(moth_cpu_contiguous_as(grad, dtype, &g));
+  MOTH_GO(moth_tensor_new(out->ndim, out->shape, dtype, out->device, &wide));
+  Job j = {.s = {.grad = g->data}, .kernel = moth_cpu_kernels(dtype)->cumprod_backward};
+  run(&j, x, wide, dim);
+  moth_cpu_copy(out, wide);
+done:
+  moth_tensor_release(x);
+  moth_tensor_release(g);
+  moth_tensor_release(wide);
+  return status;
 }

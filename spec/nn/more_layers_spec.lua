@@ -70,6 +70,60 @@ describe("EmbeddingBag #quick", function()
       F.embedding_bag(positions { { 1 } }, w, { per_sample_weights = moth.ones(1, 1) })
     end, "mode = 'sum'")
   end)
+  it("has the values and derivatives of its parts, in all modes", function()
+    moth.manual_seed(8)
+    local double = { dtype = moth.float64 }
+    local index, starts = positions { 3, 1, 3, 5, 2, 2, 5 }, positions { 1, 4, 4, 6 }
+    local ends = { { 1, 3 }, { 4, 3 }, { 4, 5 }, { 6, 7 } }
+    local w = moth.randn(5, 3, double):requires_grad_()
+    local worth = moth.randn(7, double):requires_grad_()
+    local function plain(mode, weights, padding)
+      local bags = {}
+      for b, range in ipairs(ends) do
+        local rows = {}
+        for i = range[1], range[2] do
+          local row = index[i]:item()
+          if row ~= padding then rows[#rows + 1] = w[row] * (weights and weights[i] or 1) end
+        end
+        local all = #rows > 0 and moth.stack(rows)
+        bags[b] = not all and moth.zeros(3, double) or mode == "max" and all:amax(1) or mode == "sum" and all:sum(1)
+          or all:mean(1)
+      end
+      return moth.stack(bags)
+    end
+    for _, mode in ipairs { "sum", "mean", "max" } do
+      for _, padding in ipairs { 0, 3 } do
+        local pad = padding > 0 and padding or nil
+        local y = F.embedding_bag(index, w, starts, { mode = mode, padding_idx = pad })
+        local want = plain(mode, nil, pad)
+        assert.is_true(y:allclose(want))
+        local g = moth.randn(4, 3, double)
+        assert.is_true(moth.autograd.grad(y, w, g):allclose(moth.autograd.grad(want, w, g)))
+        local function fn(x) return F.embedding_bag(index, x, starts, { mode = mode, padding_idx = pad }) end
+        assert.is_true(moth.autograd.gradgradcheck(fn, { w }))
+        local last = positions { 1, 4, 4, 6, 8 }
+        assert.is_true(F.embedding_bag(index, w, last, { mode = mode, padding_idx = pad, include_last_offset = true })
+          :equal(y))
+      end
+    end
+    local y = F.embedding_bag(index, w, starts, { mode = "sum", per_sample_weights = worth })
+    local want, g = plain("sum", worth), moth.randn(4, 3, double)
+    assert.is_true(y:allclose(want))
+    local a, b = { moth.autograd.grad(y, { w, worth }, g) }, { moth.autograd.grad(want, { w, worth }, g) }
+    assert.is_true(a[1]:allclose(b[1]) and a[2]:allclose(b[2]))
+    local function weighted(x, v)
+      return F.embedding_bag(index, x, starts, { mode = "sum", per_sample_weights = v })
+    end
+    assert.is_true(moth.autograd.gradgradcheck(weighted, { w, worth }))
+    -- the gradient of equal maxima goes to the first row, as in PyTorch
+    local same = moth.ones(5, 3):requires_grad_()
+    F.embedding_bag(positions { { 2, 4, 2 } }, same, { mode = "max" }):sum():backward()
+    assert.same({ 0, 1, 0, 0, 0 }, same.grad:select(2, 1):tolist())
+    assert.same({ 4, 3 }, { unpack(F.embedding_bag(positions {}, w, positions { 1, 1, 1, 1 }):size()) })
+    assert.error_matches(function() F.embedding_bag(index, w, positions { 2 }) end, "crow must rise from 1")
+    assert.error_matches(function() F.embedding_bag(index, w, positions { 2 }, { mode = "max" }) end,
+      "starts must rise")
+  end)
   it("Embedding with max_norm changes the rows that it reads, and no other", function()
     local e = nn.Embedding.from_pretrained(moth.full({ 3, 4 }, 2), { max_norm = 1 })
     e(positions { 2, 2 })

@@ -135,6 +135,11 @@ M.count_nonzero = reduction(function(list)
   for _, v in ipairs(list) do if v ~= 0 then n = n + 1 end end
   return n
 end)
+M.norm2 = reduction(function(list)
+  local s = 0
+  for _, v in ipairs(list) do s = s + v * v end
+  return math.sqrt(s)
+end)
 M.norm = reduction(function(list, a)
   local s = 0
   for _, v in ipairs(list) do
@@ -871,6 +876,7 @@ require "ops.references_composite"(M, { numel = numel, new = new, strides = stri
   along = along, ordered = ordered, picked = picked })
 require "ops.references_decompositions"(M, { numel = numel })
 require "ops.references_quantization"(M, { new = new })
+require "ops.references_near"(M, { new = new })
 require "ops.references_statistics"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, groups = groups })
 

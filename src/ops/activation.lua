@@ -123,19 +123,33 @@ return {
   errors = { { "randn(4,3), rand(2)", "weight" }, { "randn(4,3), rand(3,1)", "weight" } },
   doc = "self if positive, else weight * self; weight holds one number, or one per channel (dimension 2)." },
 { "glu(Tensor self, Dim dim=-1) -> Tensor",
-  kind = "composite",
+  kind = "composite", keep = true,
   expr = [[
     local half = floor_divide(self.shape[dim], 2)
-    local gate = sigmoid(narrow(self, dim, half, half))
-    return narrow(self, dim, 0, half) * gate]],
+    return native_gated(narrow(self, dim, 0, half), narrow(self, dim, half, half))]],
   check = {
     { "equal(remainder(self.shape[dim], 2), 0)", "the size along dim must be even, got {self.shape[dim]}" },
   },
-  grad = "composite",
+  grad = { self = "glu_backward(grad, self, dim)" },
   reference = "glu",
   samples = { "randn(4,6)", "randn(4,3), 1" },
   errors = { { "randn(4,3)", "even" }, { "randn(4), 2", "out of range" } },
   doc = "The first half of self along dim, times the sigmoid of the second." },
+{ "native_gated(Tensor self, Tensor gate) -> Tensor",
+  kind = "pointwise", scalar = "gated", promote = "float",
+  grad = { self = "native_gated(grad, gate)", gate = "native_gated_backward(grad, self, gate)" },
+  ref = "self / (1 + math.exp(-gate))",
+  samples = { "randn(4,3), randn(4,3)" },
+  doc = "self * sigmoid(gate)." },
+{ "native_gated_backward(Tensor grad_output, Tensor self, Tensor gate) -> Tensor",
+  kind = "pointwise", scalar = "gated_backward", promote = "same", dtypes = "float",
+  grad = {
+    grad_output = "native_gated_backward(grad, self, gate)", self = "native_gated_backward(grad, grad_output, gate)",
+    gate = "native_gated_backward(grad, grad_output * self, gate) * (1 - sigmoid(gate) * 2)",
+  },
+  ref = "grad_output * self * math.exp(-gate) / (1 + math.exp(-gate)) ^ 2",
+  samples = { "randn(4,3), randn(4,3), randn(4,3)" },
+  doc = "The derivative of native_gated by gate." },
 { "isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=false) -> Tensor",
   kind = "composite",
   expr = [[

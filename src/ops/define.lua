@@ -86,12 +86,13 @@ return {
   -- ---- losses --------------------------------------------------------------------------------------
   reduced = { "loss, reduction",
     [[when(eq(reduction, "mean"), mean(loss), when(eq(reduction, "sum"), sum(loss), loss))]] },
-  -- d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, of d = x - y; times `scale`. As a product with d cut to beta: the
-  -- second derivative at 0 is that of the square, and nothing overflows in a branch not taken.
+  -- Of integers, too.
   smooth_l1 = { "x, y, beta, scale", [[
-    local d = x - y
-    local c = clamp(d, beta * -1, beta)
-    return when(equal(beta, 0), abs(d) * scale, c * (scale / beta) * (d - c * 0.5))]] },
+    local both_float = both(is_float(x), is_float(y))
+    local z = x - y
+    return when(both_float, native_smooth_l1(x, y, beta, scale), native_smooth_l1(z, zeros_of(z, list(), none), beta, scale))]] },
+  smooth_l1_double = { "grad, x, y, beta, scale",
+    "when(equal(as_number(beta), 0), zeros_like(grad), masked_fill(grad * (as_number(scale) / as_number(beta)), ge(abs(x - y), beta), 0))" },
   -- log(x), not below -100. The argument is clamped at exp(-102), not 0: the derivative infinity times 0 would be NaN.
   bounded_log = { "x", "clamp(log(clamp(x, 5.0345753587649823e-45, none)), -100, none)" },
 
@@ -161,12 +162,68 @@ return {
 
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
+  -- ---- distances -----------------------------------------------------------------------------------
+  -- The derivative of the distances `dist` of the rows of x and y by x, from the differences of all pairs.
+  distance_slopes = { "grad, x, y, p, dist", [[
+    local d = unsqueeze(x, x.ndim - 1) - unsqueeze(y, x.ndim - 2)
+    local n, zero, same = dist.ndim, eq(dist, 0), eq(d, 0)
+    local far = masked_fill(dist, zero, 1)
+    local weight = unsqueeze(masked_fill(grad / when(equal(p, 2), far, pow(far, p - 1)), zero, 0), n)
+    local each = unsqueeze(grad, n) * sign(d)
+    local top = each * eq(abs(d), unsqueeze(dist, n))
+    local general = weight * sign(d) * pow(masked_fill(abs(d), same, 1), p - 1)
+    local slopes = when(equal(p, 2), weight * d, when(equal(p, 1), each, when(equal(p, inf), top, general)))
+    return when(equal(p, 0), zeros_like(x), sum(slopes, list(x.ndim - 1)))]] },
+  cdist_backward = { "grad, x, y, p, dist", [[
+    return when(either(records(grad), either(records(x), records(y))), distance_slopes(grad, x, y, p, dist),
+      native_cdist_backward(grad, x, y, p, dist))]] },
+  above_diagonal = { "x", "triu(full_of(x, list(x.shape[0], x.shape[0]), 1, dtype_named('bool')), 1)" },
+  -- What belongs to pairs of rows, as a symmetric matrix.
+  of_pairs = { "pairs, x", [[
+    local m = masked_scatter(zeros_of(pairs, list(x.shape[0], x.shape[0]), none), above_diagonal(x), pairs)
+    return m + t(m)]] },
+  pdist_backward = { "grad, self, p, dist", [[
+    return when(either(records(grad), records(self)),
+      distance_slopes(of_pairs(grad, self), self, self, p, of_pairs(dist, self)),
+      native_pdist_backward(grad, self, p, dist))]] },
+  -- ---- images at places ----------------------------------------------------------------------------
+  place_of = { "grad, k", "unsqueeze(select(grad, grad.ndim - 1, k), 1)" }, -- one coordinate, for all channels
+  grid_moved = { "u, input, grid, mode, padding, corners, a, b, c", [[
+    local x = place_of(u, 0) * native_grid_sample(input, grid, mode, padding, corners, a + 1, b, c)
+    local xy = x + place_of(u, 1) * native_grid_sample(input, grid, mode, padding, corners, a, b + 1, c)
+    return when(equal(grid.shape[-1], 2), xy, xy + place_of(u, grid.shape[-1] - 1) *
+      native_grid_sample(input, grid, mode, padding, corners, a, b, c + 1))]] },
+  grid_moved_input = { "u, g, grid, size, mode, padding, corners, a, b, c", [[
+    local x = native_grid_sample_input(g * place_of(u, 0), grid, size, mode, padding, corners, a + 1, b, c)
+    local xy = x + native_grid_sample_input(g * place_of(u, 1), grid, size, mode, padding, corners, a, b + 1, c)
+    return when(equal(grid.shape[-1], 2), xy, xy +
+      native_grid_sample_input(g * place_of(u, grid.shape[-1] - 1), grid, size, mode, padding, corners, a, b, c + 1))]] },
+  grid_moved_places = { "u, g, input, grid, mode, padding, corners, a, b, c", [[
+    local x = native_grid_sample_places(g * place_of(u, 0), input, grid, mode, padding, corners, a + 1, b, c)
+    local xy = x + native_grid_sample_places(g * place_of(u, 1), input, grid, mode, padding, corners, a, b + 1, c)
+    return when(equal(grid.shape[-1], 2), xy, xy +
+      native_grid_sample_places(g * place_of(u, grid.shape[-1] - 1), input, grid, mode, padding, corners, a, b, c + 1))]] },
+
+  -- To the rows where the largest elements are, but of empty bags.
+  bag_max_backward = { "grad, weight, starts, rows, n, base", [[
+    local end_ = full_of(starts, list(1), n + base, none)
+    local ends = cat(tensors(narrow(starts, 0, smaller(starts.numel, 1), starts.numel - smaller(starts.numel, 1)), end_), 0)
+    local is_full = unsqueeze(gt(narrow(ends, 0, 0, starts.numel), starts), 1)
+    return scatter_add(zeros_of(grad, weight.shape, none), 0, rows, where(is_full, grad, 0), base)]] },
   sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none
   sum_keep = { "x, dim", "sum(x, list(dim), true)" },
   -- x with the dimensions that a reduction of `shape` over dim removed restored as 1.
   unreduced = { "x, shape, dim, keepdim",
     "when(either(keepdim, equal(length(shape), 0)), x, reshape(x, kept(shape, dim)))" },
   reduce_expand = { "grad, shape, dim, keepdim", "expand(unreduced(grad, shape, dim, keepdim), shape)" },
+  -- 0 where all is 0.
+  norm2_backward = { "grad, self, result, dim, keepdim", [[
+    local zero = eq(result, 0)
+    return self * unreduced(masked_fill(grad / masked_fill(result, zero, 1), zero, 0), self.shape, dim, keepdim)]] },
+  glu_backward = { "grad, self, dim", [[
+    local half = floor_divide(self.shape[dim], 2)
+    local x, gate = narrow(self, dim, 0, half), narrow(self, dim, half, half)
+    return cat(tensors(native_gated(grad, gate), native_gated_backward(grad, x, gate)), dim)]] },
   mean_backward = { "grad, shape, dim, keepdim",
     "reduce_expand(grad * (grad.numel / product(shape)), shape, dim, keepdim)" },
   amax_backward = { "grad, self, result, dim, keepdim", [[
@@ -184,6 +241,25 @@ return {
   index_backward = { "grad, shape, dim, index, keepdim, index_base", [[
     local g, i = unreduced(grad, shape, dim, keepdim), unreduced(index, shape, dim, keepdim)
     return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
+  -- The sum over j >= k of grad[j] times the product of the elements up to j but element k: of those before k, times
+  -- h[k] = grad[k] + self[k + 1] h[k + 1], by doubling the distances that h has seen. Products alone: differentiable.
+  cumprod_slopes = { "grad, self, dim", [[
+    local x, g = atleast_1d(self), atleast_1d(grad)
+    local n = x.shape[dim]
+    local first = narrow(x, dim, 0, smaller(n, 1))
+    local next = cat(tensors(narrow(x, dim, smaller(n, 1), n - smaller(n, 1)), first), dim) -- the last one is not used
+    local both = fold(cat(tensors(unsqueeze(next, 0), unsqueeze(g, 0)), 0), doublings(n), function(y, k)
+      local s = power_of(2, k)
+      local a, h = select(y, 0, 0), select(y, 0, 1)
+      local a0, a1 = narrow(a, dim, 0, n - s), narrow(a, dim, s, n - s)
+      local h0, h1 = narrow(h, dim, 0, n - s), narrow(h, dim, s, n - s)
+      local far_a, far_h = narrow(a, dim, n - s, s), narrow(h, dim, n - s, s)
+      return cat(tensors(unsqueeze(cat(tensors(a0 * a1, far_a), dim), 0), unsqueeze(cat(tensors(h0 + a0 * h1, far_h), dim), 0)), 0)
+    end)
+    local before = cat(tensors(full_of(x, first.shape, 1, none), narrow(cumprod(x, dim), dim, 0, n - smaller(n, 1))), dim)
+    return reshape(before * select(both, 0, 1), self.shape)]] },
+  cumprod_backward = { "grad, self, dim",
+    "when(either(records(grad), records(self)), cumprod_slopes(grad, self, dim), native_cumprod_backward(grad, self, dim))" },
   cumsum_backward = { "grad, dim", "flip(cumsum(flip(grad, list(dim)), dim), list(dim))" },
 
   -- The products of all but one element along dims, for each: of those before it times those behind it. Made of

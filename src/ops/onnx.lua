@@ -27,7 +27,12 @@ return {
   softplus = [[Where(Greater(Mul(self, beta), threshold), self, Div(Softplus(Mul(self, beta)), beta))]],
   softsign = "Softsign(self)", hardsigmoid = "HardSigmoid(self, { alpha = 1 / 6, beta = 0.5 })",
   hardswish = "HardSwish(self)", hardtanh = "Clip(self, min_val, max_val)", mish = "Mul(self, Tanh(Softplus(self)))",
-  silu = "Mul(self, Sigmoid(self))",
+  silu = "Mul(self, Sigmoid(self))", native_gated = "Mul(floats(self), Sigmoid(floats(gate)))",
+  native_smooth_l1 = "composed(true)", native_pdist = "composed(true)",
+  native_grid_sample = [[order_x + order_y + order_z > 0 and refuse "ONNX has no derivatives of GridSample" or
+    input.ndim > 4 and opset < 20 and refuse "GridSample of volumes needs opset 20" or GridSample(input, grid, {
+      mode = opset < 20 and mode or mode == "bilinear" and "linear" or mode == "bicubic" and "cubic" or mode,
+      padding_mode = padding_mode, align_corners = align_corners })]],
   gelu = "opset >= 20 and Gelu(self) or Mul(Mul(self, 0.5), Add(Erf(Mul(self, 0.70710678118654752440)), 1))",
   gelu_tanh = [[opset >= 20 and Gelu(self, { approximate = "tanh" }) or Mul(Mul(self, 0.5), Add(Tanh(Mul(Add(self, Mul(Mul(Mul(self, self), self), 0.044715)),
     0.79788456080286535588)), 1))]],
@@ -81,6 +86,7 @@ return {
   logsumexp = "ReduceLogSumExp(floats(self), { axes = all(dim), keepdims = keepdim })",
   var = "variance(floats(self), all(dim), correction, keepdim)",
   std = "Sqrt(variance(floats(self), all(dim), correction, keepdim))",
+  native_norm2 = "ReduceL2(floats(self), { axes = all(dim), keepdims = keepdim })", native_cumprod = "composed(true)",
   cumsum = "CumSum(to(self, out.dtype), num(dim, 'int64'))",
   argmax = [[dim and ArgMax(self, { axis = dim, keepdims = keepdim })
     or ArgMax(Reshape(self, ints { -1 }), { axis = 0, keepdims = 0 })]],

@@ -141,6 +141,15 @@ return {
   samples = { "randn(3,4), 2", "randn(3,4) * 1e4, 1, true" },
   errors = { { "randn(2), 2", "out of range" } },
   doc = "log(sum(exp(self))) over dim, without overflow." },
+{ "native_norm2(Tensor self, Dim[]? dim=none, bool keepdim=false) -> Tensor",
+  kind = "reduce",
+  dims = { self = "* : float" },
+  map = "square(x)", join = "sum", finish = "sqrt(s0)",
+  grad = { self = "norm2_backward(grad, self, result, dim, keepdim)" },
+  reference = "norm2",
+  samples = { "randn(3,4)", "randn(3,4), 2", "randn(3,4,2), {1,3}, true" },
+  errors = { { "randn(2), 2", "out of range" } },
+  doc = "norm of p = 2, in one pass." },
 { "norm(Tensor self, Scalar p=2, Dim[]? dim=none, bool keepdim=false) -> Tensor",
   kind = "composite", amp = "high",
   expr = [[
@@ -149,7 +158,8 @@ return {
     local y = when(is_complex(given_x), abs(given_x), given_x)
     local x = as(y, working(y))
     local powers = when(equal(q, 2), square(x), flat_power(abs(x), q))
-    local general = narrowed(flat_power(sum(powers, dim, keepdim), 1 / q), y)
+    local general = narrowed(when(both(equal(q, 2), is_float(self)), native_norm2(x, dim, keepdim),
+      flat_power(sum(powers, dim, keepdim), 1 / q)), y)
     local zero = eq(y, 0)
     local ones = masked_fill(masked_fill(y, logical_not(zero), 1), zero, 0)
     return when(equal(q, 1), sum(abs(y), dim, keepdim), when(equal(q, inf), amax(abs(y), dim, keepdim),
@@ -176,18 +186,34 @@ return {
   kind = "composite", amp = "high",
   join = "prod",
   expr = [[
-    local dtype = when(inexact(self), self.dtype, dtype_named("int64"))
     local n = when(equal(self.ndim, 0), 1, self.shape[dim])
-    local start = to(self, when(inexact(self), working(self), dtype), none, false, true)
-    local y = fold(start, doublings(n), function(x, k) -- products alone: differentiable where elements are 0, too
+    local y = fold(to(self, self.dtype, none, false, true), doublings(n), function(x, k)
       local stride = power_of(2, k)
       local before, a, b = narrow(x, dim, 0, stride), narrow(x, dim, stride, n - stride), narrow(x, dim, 0, n - stride)
       return cat(tensors(before, a * b), dim)
     end)
-    return as(y, dtype)]],
+    return when(is_complex(self), y, native_cumprod(self, dim))]],
   grad = "composite",
   reference = "cumprod",
   samples = { "randn(3,4), 1", "randn(3,7), 2", "tensor{2, 0, -1, 0, 3}, 1" },
   errors = { { "randn(2), 2", "out of range" } },
   doc = "Running product along dim; of integers as int64." },
+{ "native_cumprod(Tensor self, Dim dim) -> Tensor",
+  kind = "scan",
+  out = "summed(self, none)",
+  join = "prod",
+  grad = { self = "cumprod_backward(grad, self, dim)" },
+  reference = "cumprod",
+  samples = { "randn(3,4), 1", "randn(3,7), 2", "tensor{2, 0, -1, 0, 3}, 1" },
+  errors = { { "randn(2), 2", "out of range" } },
+  doc = "cumprod of real numbers." },
+{ "native_cumprod_backward(Tensor grad, Tensor self, Dim dim) -> Tensor",
+  kind = "fused", batch = "loop",
+  dims = { grad = "* : float", self = "* : grad" }, out = "*",
+  decompose = "cumprod_slopes(grad, self, dim)",
+  grad = "unimplemented",
+  none = "decompose says the values",
+  samples = { "randn(3,4), randn(3,4), 1", "randn(3,7), randn(3,7), 2", "randn(5), tensor{2, 0, -1, 0, 3}, 1", "randn(2,9,5), randn(2,9,5), 2" },
+  errors = { { "randn(3,4), randn(3,3), 1", "size|shape" } },
+  doc = "The derivative of native_cumprod, where it is not differentiated again." },
 }

@@ -212,7 +212,7 @@ enum { %s };
         finish, number = "finish_" .. op.name, #finishes + 1
         finishes[number] = { op = op, text = text, used = used }
         t[#t + 1] = formulas.text(used, dtypes.float64, done)
-        t[#t + 1] = ("static double %s(double s0, double count) {\n  return %s;\n}"):format(finish, text)
+        t[#t + 1] = ("static double %s(double s0, double count) {\n  (void)count;\n  return %s;\n}"):format(finish, text)
       end
       op.reduction = "moth_reduction_" .. op.name
       local loop = (op.kind == "scan" and scan_constant or constant)(op.reduce_loop)

@@ -14,7 +14,7 @@ M.types = { -- schema type -> MothType
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "decompositions", "index", "sort", "nn", "norm",
-  "conv", "conv3d", "attention", "paged", "random", "special", "fft", "places", "statistics", "optim",
+  "conv", "conv3d", "attention", "paged", "random", "special", "fft", "near", "places", "statistics", "optim",
   "amp", "collective", "sparse", "quantization" }
 
 local function fail(op, what)

@@ -70,38 +70,47 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     end
     local on = { dtype = "int64", device = B.tensor_device(index) }
     local n = B.numel(index)
-    local bags, bag
+    local starts -- where each bag begins in the list of all positions
     if B.dim(index) == 2 then
       if offsets then check.fail("[F.embedding_bag] offsets go with a 1-D input, got %s", B.format(index)) end
-      bags = B.size(index, 1)
-      bag = ops.repeat_interleave(ops.arange(1, bags + 1, 1, on), B.size(index, 2))
+      local bags, each = B.size(index, 1), B.size(index, 2)
+      starts = ops.add(ops.mul(ops.arange(0, bags, 1, on), each), 1)
     elseif B.dim(index) == 1 then
       if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
-      bags = B.numel(offsets) - (last and 1 or 0)
+      local bags = B.numel(offsets) - (last and 1 or 0)
       if bags < 0 then check.fail("[F.embedding_bag] include_last_offset needs at least one offset") end
-      local starts = ops.narrow(ops.to(offsets, { dtype = "int64" }), 1, 1, bags)
-      bag = ops.sub(ops.searchsorted(starts, ops.arange(1, n + 1, 1, on), false, true), 1)
+      starts = ops.narrow(ops.to(offsets, { dtype = "int64" }), 1, 1, bags)
     else
       check.fail("[F.embedding_bag] expected an input of 1 or 2 dimensions, got %s", B.format(index))
     end
     local flat = ops.reshape(index, { -1 })
-    if padding then
+    if padding then -- bags of what is kept
       if padding < 0 then padding = padding + B.size(weight, 1) + 1 end
-      local kept = ops.reshape(ops.nonzero(ops.ne(flat, padding)), { -1 })
-      flat, bag = ops.index_select(flat, 1, kept), ops.index_select(bag, 1, kept)
+      local is_kept = ops.ne(flat, padding)
+      local before = ops.cumsum(ops.to(is_kept, { dtype = "int64" }), 1)
+      local zero = ops.zeros({ 1 }, on)
+      starts = ops.add(ops.index_select(ops.cat({ zero, before }), 1, starts), 1)
+      local kept = ops.reshape(ops.nonzero(is_kept), { -1 })
+      flat = ops.index_select(flat, 1, kept)
       worth = worth and ops.index_select(ops.reshape(worth, { -1 }), 1, kept)
+      n = B.numel(flat)
     end
-    local rows = F.embedding(flat, weight, nil, max_norm, norm_type, by_freq, sparse)
-    if worth then rows = ops.mul(rows, ops.reshape(worth, { -1, 1 })) end
-    local like = { dtype = B.tensor_dtype(weight), device = B.tensor_device(weight) }
-    local zeros = ops.zeros({ bags, B.size(weight, 2) }, like)
+    if max_norm then renorm(weight, flat, max_norm, norm_type) end
+    local rows = weight
+    if by_freq or sparse then -- the rows themselves, whose gradients are made otherwise
+      rows, flat = F.embedding(flat, weight, nil, nil, nil, by_freq, sparse), ops.arange(1, n + 1, 1, on)
+    end
     if mode == "max" then
-      return (ops.scatter_reduce(zeros, 1, ops.expand(ops.unsqueeze(bag, 2), B.size(rows)), rows, "amax", false))
+      local largest = ops.native_bag_max(rows, flat, starts)
+      return largest
     end
-    local total = ops.index_add(zeros, 1, bag, rows)
+    local ends = ops.cat({ starts, ops.full({ 1 }, n + 1, on) })
+    local like = { dtype = B.tensor_dtype(weight), device = B.tensor_device(weight) }
+    worth = worth and ops.reshape(worth, { -1 }) or ops.ones({ n }, like)
+    local total = ops.native_sparse_mm(ends, flat, worth, rows)
     if mode == "sum" then return total end
-    local counts = ops.index_add(ops.zeros({ bags }, like), 1, bag, ops.ones({ B.numel(bag) }, like))
-    return (ops.div(total, ops.unsqueeze(ops.clamp(counts, 1), 2)))
+    local counts = ops.to(ops.sub(ops.narrow(ends, 1, 2, B.numel(starts)), starts), like)
+    return (ops.mul(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2)))
   end)
 
 return F

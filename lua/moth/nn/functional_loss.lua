@@ -290,9 +290,9 @@ define("gaussian_nll_loss", "Tensor input, Tensor target, Tensor|number var, boo
 
 --- Cosine of the angle between x and y along dim; the lengths are taken as at least eps.
 define("cosine_similarity", "Tensor x1, Tensor x2, Dim dim=2, number eps=1e-8", function(x, y, dim, eps)
-  local function unit(t) return t / t:norm(2, dim, true):clamp({ min = eps }) end
+  local function length(t, keep) return t:norm(2, dim, keep):clamp({ min = eps }) end
   x, y = moth.broadcast_tensors(x, y)
-  return (unit(x) * unit(y)):sum(dim)
+  return (x / length(x, true) * y):sum(dim) / length(y, false) -- nothing overflows
 end)
 
 --- 1 - cosine where y is 1, max(0, cosine - margin) where y is -1; x1, x2 (N, D).

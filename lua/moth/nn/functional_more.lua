@@ -21,10 +21,7 @@ local function like(x) return { dtype = B.tensor_dtype(x), device = B.tensor_dev
 --- p-distances of all pairs of rows i < j of (N, M), as a vector.
 define("pdist", "Tensor input, number p=2", function(x, p)
   if B.dim(x) ~= 2 then check.fail("[F.pdist] expected a matrix, got %s", B.format(x)) end
-  local n = B.size(x, 1)
-  local at = moth.triu_indices(n, n, 1, { device = B.tensor_device(x) })
-  local off = ops.sub(ops.index_select(x, 1, at[1]), ops.index_select(x, 1, at[2]))
-  return (ops.norm(off, p, 2))
+  return (ops.native_pdist(x, p))
 end)
 
 --- x1^T A x2 + b: x1 (…, I), x2 (…, J), weight (O, I, J), bias (O) -> (…, O).

@@ -43,6 +43,30 @@ function M.linspace(start, stop, steps, dtype)
   return moth.where(i:lt(math.floor(steps / 2)), i * step + start, (i - (steps - 1)) * step + stop)
 end
 
+function M.native_cumprod(self, dim)
+  local wide = self:dtype().is_floating_point and self or self:to(moth.int64)
+  local x = wide:dim() == 0 and wide:reshape { 1 } or wide
+  local n, step = x:size(dim), 1
+  while step < n do
+    x = moth.cat({ x:narrow(dim, 1, step), x:narrow(dim, step + 1, n - step) * x:narrow(dim, 1, n - step) }, dim)
+    step = step * 2
+  end
+  return x:reshape(self:size())
+end
+
+function M.native_pdist(self, p)
+  local n = self:size(1)
+  local at = moth.triu_indices(n, n, 1)
+  return (self:index_select(1, at[1]) - self:index_select(1, at[2])):norm(p or 2, 2)
+end
+
+function M.native_smooth_l1(self, target, beta, scale)
+  local d = (self - target):abs()
+  if beta == 0 then return d * scale end
+  local c = d:clamp { max = beta }
+  return c * (scale / beta) * (d - c * 0.5)
+end
+
 function M.as_strided(self, size, stride, offset)
   local flat = memory_of("as_strided", self)
   return flat:index_select(1, places_of(size, stride, offset or 0)):reshape(size)

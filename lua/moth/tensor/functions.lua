@@ -470,12 +470,9 @@ both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?, *, size out
   if n == 0 then return ops.clone(x) end
   if ops.amin(repeats):item() < 0 then check.fail("[repeat_interleave] repeats must not be negative") end
   local ends = ops.cumsum(ops.expand(ops.to(repeats, { dtype = "int64" }), { n }), 1)
-  local total = ends[n]:item()
-  -- Position k of the result takes the slice after all slices that end before it: a running sum of marks.
-  local marks = ops.zeros({ total + 1 }, { dtype = "int64", device = B.tensor_device(x) })
-  local ones = ops.ones({ n }, { dtype = "int64", device = B.tensor_device(x) })
-  local index = ops.cumsum(ops.index_add(marks, 1, ops.add(ends, 1), ones), 1)
-  return ops.index_select(x, dim, ops.add(ops.narrow(index, 1, 1, total), 1))
+  -- Position k of the result takes the first slice that ends at k or behind it.
+  local at = ops.arange(1, ends[n]:item() + 1, 1, { dtype = "int64", device = B.tensor_device(x) })
+  return (ops.index_select(x, dim, ops.searchsorted(ends, at)))
 end)
 
 --- x with NaN replaced by `nan` (0) and infinities by posinf and neginf (the largest and least of the dtype).
@@ -532,14 +529,43 @@ function(start, stop, steps, base, dtype, device, requires_grad)
   return (ops.to(ops.where(near, whole, powers), { dtype = kind }))
 end)
 
+local function count(sizes)
+  local n = 1
+  for _, s in ipairs(sizes) do n = n * s end
+  return n
+end
+
+-- The dimensions of x and y before the last two, broadcast.
+local function broadcast_lead(x, y)
+  local a, b, lead = B.size(x), B.size(y), {}
+  local n = math.max(#a, #b) - 2
+  for k = 1, n do
+    local p, q = a[k + #a - 2 - n] or 1, b[k + #b - 2 - n] or 1
+    if p ~= q and p ~= 1 and q ~= 1 then
+      check.fail("[cdist] the batches cannot be broadcast: %s and %s", B.format(x), B.format(y))
+    end
+    lead[k] = p == 1 and q or p
+  end
+  return lead
+end
+
 --- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2); compute_mode is accepted for PyTorch's
--- sake: differences are computed, no products.
+-- sake: those of p 2 between long rows come from a product, but of rows that are near, where its digits would not do.
 both("cdist(Tensor x1, Tensor x2, number p=2, 'use_mm_for_euclid_dist_if_necessary'|'use_mm_for_euclid_dist'|\z
   'donot_use_mm_for_euclid_dist' compute_mode='use_mm_for_euclid_dist_if_necessary')", function(x, y, p)
   if B.dim(x) < 2 or B.dim(y) < 2 or B.size(x, -1) ~= B.size(y, -1) then
     check.fail("[cdist] expected (…, P, M) and (…, R, M), got %s and %s", B.format(x), B.format(y))
   end
-  return (ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p, -1))
+  local lead, m = broadcast_lead(x, y), B.size(x, -1)
+  local function flat(t)
+    local size = { unpack(lead) }
+    size[#size + 1], size[#size + 2] = B.size(t, -2), m
+    return (ops.reshape(ops.expand(t, size), { count(lead), B.size(t, -2), m }))
+  end
+  local d = ops.native_cdist(flat(x), flat(y), p)
+  lead[#lead + 1] = B.size(x, -2)
+  lead[#lead + 1] = B.size(y, -2)
+  return (ops.reshape(d, lead))
 end)
 
 for _, file in ipairs({ "options", "joining", "numbers", "matrices", "complex", "spectra" }) do

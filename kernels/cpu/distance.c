@@ -1,0 +1,235 @@
+/* cdist and pdist: distances between rows, from their differences. Those of norm 2 between long rows come from a product of
+ * matrices, and from the differences where rows are near. No more memory is taken than for results and copies of the rows. */
+#include "kernels/common/distance.h"
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/util.h"
+#include "unpack/near.h"
+
+typedef void (*Kernel)(const MothDistance *);
+
+typedef struct Work {
+  MothDistance q;
+  Kernel kernel;
+  const MothKernels *kernels;
+  size_t bytes; /* of `work`, which each part of the rows has for itself */
+  bool is_full; /* out of memory */
+} Work;
+
+enum { ROWS = 16 }; /* of a unit of work */
+
+static void work_range(void *ctx, int64_t begin, int64_t end) {
+  Work *w = ctx;
+  MothDistance q = w->q;
+  q.work = w->bytes ? moth_alloc(w->bytes) : NULL;
+  if (w->bytes && !q.work) {
+    w->is_full = true;
+    return;
+  }
+  for (int64_t i = begin; i < end && !moth_stopped(); i++) {
+    q.from = i * ROWS;
+    q.to = q.from + ROWS < q.rows ? q.from + ROWS : q.rows;
+    w->kernel(&q);
+  }
+  if (q.work)
+    moth_free(q.work, w->bytes);
+}
+
+static MothStatus out_of_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory: rows of the distances");
+}
+
+/* Calls the kernel for all rows. `cost`: of a distance. */
+static MothStatus run(Work *w, Kernel kernel, int64_t cost) {
+  w->kernel = kernel;
+  moth_parallel_for((w->q.rows + ROWS - 1) / ROWS, moth_cpu_grain(ROWS * w->q.others * cost / 8),
+                    work_range, w);
+  return w->is_full ? out_of_memory() : MOTH_OK;
+}
+
+/* Calls the kernel with the rows of y in panels. */
+static MothStatus run_packed(Work *w, Kernel kernel) {
+  const MothKernels *k = w->kernels;
+  size_t size = (size_t)moth_dtype_size(k == moth_cpu_kernels(MOTH_FLOAT64) ? MOTH_FLOAT64
+                                                                            : MOTH_FLOAT32),
+         bytes = (size_t)k->distance_pack(&w->q, NULL) * size;
+  void *panels = moth_alloc(bytes);
+  if (!panels)
+    return out_of_memory();
+  k->distance_pack(&w->q, panels);
+  Work packed = *w;
+  packed.q.y = panels;
+  MothStatus status =
+      run(&packed, kernel, w->q.norm == MOTH_NORM_P ? 40 * w->q.size : w->q.size + 1);
+  moth_free(panels, bytes);
+  return status;
+}
+
+/* By a product. */
+static MothStatus run_product(Work *w, MothDType dtype) {
+  MothDistance *q = &w->q;
+  size_t size = (size_t)moth_dtype_size(dtype), bytes = size * (size_t)(q->rows + q->others);
+  char *sums = moth_alloc(bytes);
+  if (!sums)
+    return out_of_memory();
+  Work one = *w, two = *w;
+  one.q.out = sums;
+  two.q.out = sums + size * (size_t)q->rows;
+  two.q.x = q->y;
+  two.q.rows = q->others;
+  one.q.others = two.q.others = 1;
+  run(&one, w->kernels->distance_sums, q->size);
+  run(&two, w->kernels->distance_sums, q->size);
+  MothGemm g = {.dtype = (int)dtype,
+                .m = q->rows,
+                .n = q->others,
+                .k = q->size,
+                .a = q->x,
+                .a_row = q->size,
+                .a_col = 1,
+                .b = q->y,
+                .b_row = 1,
+                .b_col = q->size,
+                .c = q->out,
+                .c_row = q->others,
+                .alpha = -2};
+  moth_gemm(&g, true);
+  Work last = *w;
+  last.q.x_sum = one.q.out;
+  last.q.y_sum = two.q.out;
+  MothStatus status = run(&last, w->kernels->distance_of_product, 8);
+  moth_free(sums, bytes);
+  return status;
+}
+
+/* The larger of both, float32 at least. */
+static MothDType dtype_of(const MothTensor *t) {
+  return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+}
+
+/* A float32 or float64 tensor to compute `out` in, which may be out itself. */
+static MothStatus result_of(MothTensor *out, MothDType dtype, MothTensor **wide) {
+  *wide = out;
+  if (out->dtype == dtype)
+    return MOTH_OK;
+  return moth_tensor_new(out->ndim, out->shape, dtype, out->device, wide);
+}
+static MothStatus result_done(MothStatus status, MothTensor *out, MothTensor *wide) {
+  if (wide && wide != out) {
+    if (status == MOTH_OK)
+      moth_cpu_copy(out, wide);
+    moth_tensor_release(wide);
+  }
+  return status;
+}
+
+static MothStatus cdist(MothTensor *out, MothTensor *x1, MothTensor *x2, double p) {
+  MothTensor *x = NULL, *y = NULL, *wide = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = dtype_of(out);
+  int64_t batch = x1->shape[0];
+  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(x1, dtype, &x));
+  MOTH_GO(moth_cpu_contiguous_as(x2, dtype, &y));
+  MOTH_GO(result_of(out, dtype, &wide));
+  w.q = (MothDistance){.rows = x1->shape[1],
+                       .others = x2->shape[1],
+                       .size = x1->shape[2],
+                       .norm = moth_norm_of(p),
+                       .p = p};
+  for (int64_t b = 0; b < batch && status == MOTH_OK && !moth_stopped(); b++) {
+    int64_t size = moth_itemsize(wide);
+    w.q.x = x->data + b * w.q.rows * w.q.size * size;
+    w.q.y = y->data + b * w.q.others * w.q.size * size;
+    w.q.out = wide->data + b * w.q.rows * w.q.others * size;
+    if (w.q.norm == MOTH_NORM_2 && w.q.size >= 24 && w.q.rows >= 24 && w.q.others >= 24)
+      status = run_product(&w, dtype);
+    else
+      status = run_packed(&w, w.kernels->distance_rows);
+  }
+done:
+  moth_tensor_release(x);
+  moth_tensor_release(y);
+  return result_done(status, out, wide);
+}
+
+static MothStatus cdist_backward(MothTensor *out, MothTensor *grad, MothTensor *x1, MothTensor *x2,
+                                 double p, MothTensor *dist, bool pairs) {
+  MothTensor *x = NULL, *y = NULL, *g = NULL, *d = NULL, *wide = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = dtype_of(out);
+  int64_t batch = pairs ? 1 : x1->shape[0], n = x1->ndim;
+  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(x1, dtype, &x));
+  MOTH_GO(moth_cpu_contiguous_as(x2, dtype, &y));
+  MOTH_GO(moth_cpu_contiguous_as(grad, dtype, &g));
+  MOTH_GO(moth_cpu_contiguous_as(dist, dtype, &d));
+  MOTH_GO(result_of(out, dtype, &wide));
+  w.q = (MothDistance){.rows = x1->shape[n - 2],
+                       .others = x2->shape[n - 2],
+                       .size = x1->shape[n - 1],
+                       .norm = moth_norm_of(p),
+                       .p = p,
+                       .pairs = pairs};
+  w.bytes = (size_t)w.kernels->distance_work(&w.q) * (size_t)moth_dtype_size(dtype);
+  for (int64_t b = 0; b < batch && status == MOTH_OK && !moth_stopped(); b++) {
+    int64_t size = moth_itemsize(wide), at = b * w.q.rows * w.q.size * size,
+            pair = b * w.q.rows * w.q.others * size;
+    w.q.x = x->data + at;
+    w.q.y = y->data + b * w.q.others * w.q.size * size;
+    w.q.grad = g->data + pair;
+    w.q.dist = d->data + pair;
+    w.q.out = wide->data + at;
+    status = run_packed(&w, w.kernels->distance_backward);
+  }
+done:
+  moth_tensor_release(x);
+  moth_tensor_release(y);
+  moth_tensor_release(g);
+  moth_tensor_release(d);
+  return result_done(status, out, wide);
+}
+
+MothStatus moth_cpu_native_cdist(MothCall *c) {
+  MOTH_UNPACK_NATIVE_CDIST(c)
+  return cdist(c->results[0].u.t, x1, x2, p);
+}
+MothStatus moth_cpu_native_cdist_backward(MothCall *c) {
+  MOTH_UNPACK_NATIVE_CDIST_BACKWARD(c)
+  return cdist_backward(c->results[0].u.t, grad, x1, x2, p, cdist, false);
+}
+
+MothStatus moth_cpu_native_pdist(MothCall *c) {
+  MOTH_UNPACK_NATIVE_PDIST(c)
+  MothTensor *out = c->results[0].u.t, *x = NULL, *wide = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = dtype_of(out);
+  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(self, dtype, &x));
+  MOTH_GO(result_of(out, dtype, &wide));
+  w.q = (MothDistance){.x = x->data,
+                       .y = x->data,
+                       .out = wide->data,
+                       .rows = self->shape[0],
+                       .others = self->shape[0],
+                       .size = self->shape[1],
+                       .norm = moth_norm_of(p),
+                       .p = p,
+                       .pairs = true};
+  status = run_packed(&w, w.kernels->distance_rows);
+done:
+  moth_tensor_release(x);
+  return result_done(status, out, wide);
+}
+MothStatus moth_cpu_native_pdist_backward(MothCall *c) {
+  MOTH_UNPACK_NATIVE_PDIST_BACKWARD(c)
+  return cdist_backward(c->results[0].u.t, grad, self, self, p, pdist, true);
+}
