@@ -188,7 +188,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -313,6 +313,8 @@ lint: deps-dev
 	  echo "✗ HINT: clang-format -i" $$(printf '%s' "$$out" | sed -n 's/:[0-9]*:[0-9]*: error:.*//p' | sort -u); exit 1; }
 	$(SUBMAKE) lint-c
 
+bench-ops: all # every op beside PyTorch's: MOTH_OP=name restricts it, ARGS="--threads=2 --out=file"
+	$(HERE) bench/ops.lua $(ARGS)
 bench: all
 	$(HERE) bench/run.lua
 	$(HERE) bench/training.lua
@@ -480,7 +482,7 @@ help:
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
-	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks, C API, binding' \
+	  'make bench       speed; make bench-ops, of each op; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks, C API, binding' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make site        the guides and the reference, with a search: build/site/index.html; pictures: those of the guides' \

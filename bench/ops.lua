@@ -1,0 +1,317 @@
+-- Every op of the table beside PyTorch's: build/moth bench/ops.lua [--threads=n] [--out=file] [--quick].
+--
+-- Rows are made of the records: the first sample that PyTorch takes, as it stands and with its sizes multiplied until
+-- its largest tensor has a million elements or a call takes 20 ms; forward, and backward where there is a derivative.
+-- The two take turns, with one thread by the processor's time; medians of ratios within a turn. Functions that are made
+-- of ops in Lua stand below. MOTH_OP=name (a pattern, or several with commas) restricts the run. Sorted by ratio; --out
+-- appends the table to a file, --left lists the ops without a row, and why.
+local ffi = require "ffi"
+local cjson = require "cjson"
+local B = require "moth_lua"
+local moth = require "moth"
+package.path = "./?.lua;" .. package.path
+local support = require "spec.ops.support"
+
+ffi.cdef [[struct ops_time { long s, ns; }; int clock_gettime(int clock, struct ops_time *t);]]
+local options = { threads = 1 }
+for _, a in ipairs(arg) do
+  local name, value = a:match "^%-%-(%w+)=?(.*)$"
+  options[name or a] = tonumber(value) or value ~= "" and value or true
+end
+local at = ffi.new "struct ops_time"
+local function now()
+  ffi.C.clock_gettime(options.threads == 1 and 3 or 1, at) -- this thread's time, or the clock's
+  return tonumber(at.s) + 1e-9 * tonumber(at.ns)
+end
+local TURNS, SECONDS, LARGE, LONGEST = options.quick and 3 or 7, 2e-3, 1e6, 0.02
+
+-- Functions without a record: name, arguments by name in order, both texts, which of the arguments have a gradient.
+local functions = {
+  { "cosine_similarity", "x=randn(2000,256); y=randn(2000,256)",
+    "F.cosine_similarity(x, y, 2)",
+    "F.cosine_similarity(x, y, 1)", 2 },
+  { "norm_rows", "x=randn(2000,500)", "x:norm(2, 2)", "x.norm(2, 1)", 1 },
+  { "glu", "x=randn(1000,1000)", "F.glu(x)", "F.glu(x)", 1 },
+  { "smooth_l1_loss", "x=randn(1000,1000); y=randn(1000,1000)",
+    "F.smooth_l1_loss(x, y)",
+    "F.smooth_l1_loss(x, y)", 1 },
+  { "huber_loss", "x=randn(1000,1000); y=randn(1000,1000)", "F.huber_loss(x, y)", "F.huber_loss(x, y)", 1 },
+  { "cdist", "x=randn(1000,128); y=randn(1000,128)", "moth.cdist(x, y)", "torch.cdist(x, y)", 2 },
+  { "cdist_1", "x=randn(500,64); y=randn(500,64)", "moth.cdist(x, y, 1)", "torch.cdist(x, y, 1.0)", 2 },
+  { "pdist", "x=randn(500,64)", "F.pdist(x)", "F.pdist(x)", 1 },
+  { "repeat_interleave", "x=randn(1000,100)", "x:repeat_interleave(4, 1)", "x.repeat_interleave(4, 0)", 1 },
+  { "grid_bilinear", "x=randn(4,32,64,64); y=rand(4,64,64,2)",
+    "F.grid_sample(x, y)",
+    "F.grid_sample(x, y, align_corners=False)", 2 },
+  { "grid_bicubic", "x=randn(4,8,64,64); y=rand(4,64,64,2)",
+    "F.grid_sample(x, y, 'bicubic')",
+    "F.grid_sample(x, y, 'bicubic', align_corners=False)", 2 },
+  { "bag_sum", "w=randn(10000,64); x=randint(1,10000,{8192}); o=starts(8192,16)",
+    "F.embedding_bag(x, w, o, { mode = 'sum' })",
+    "F.embedding_bag(x, w, o, mode='sum')", 1 },
+  { "bag_mean", "w=randn(10000,64); x=randint(1,10000,{8192}); o=starts(8192,16)",
+    "F.embedding_bag(x, w, o)",
+    "F.embedding_bag(x, w, o)", 1 },
+  { "bag_max", "w=randn(10000,64); x=randint(1,10000,{8192}); o=starts(8192,16)",
+    "F.embedding_bag(x, w, o, { mode = 'max' })",
+    "F.embedding_bag(x, w, o, mode='max')", 1 },
+  { "multinomial_replaced", "x=rand(100000)", "x:multinomial(10000, true)", "x.multinomial(10000, True)", 0 },
+  { "multinomial_once", "x=rand(4000)", "x:multinomial(4000)", "x.multinomial(4000)", 0 },
+  { "mm_int64", "x=ints(256,256); y=ints(256,256)", "x:mm(y)", "x.mm(y)", 0 },
+  { "matrix_exp", "x=randn(100,100)", "moth.linalg.matrix_exp(x * 0.1)", "torch.matrix_exp(x * 0.1)", 0 },
+  { "floor_divide_int64", "x=ints(1000,1000)", "x:floor_divide(7)", "x.floor_divide(7)", 0 },
+  { "remainder_int64", "x=ints(1000,1000)", "x:remainder(7)", "x.remainder(7)", 0 },
+  { "add_uint8", "x=bytes(1000,1000); y=bytes(1000,1000)", "x + y", "x + y", 0 },
+  { "mul_uint8", "x=bytes(1000,1000); y=bytes(1000,1000)", "x * y", "x * y", 0 },
+  { "mul_int32", "x=ints(1000,1000):int()", "x * x", "x * x", 0 },
+  { "abs_complex64", "x=pairs_of(1000,1000)", "x:abs()", "x.abs()", 1 },
+  { "sin_double", "x=randn(1000,1000):double()", "x:sin()", "x.sin()", 1 },
+  { "exp_double", "x=randn(1000,1000):double()", "x:exp()", "x.exp()", 1 },
+  { "log_double", "x=rand(1000,1000):double()", "x:log()", "x.log()", 1 },
+  { "remainder_double", "x=randn(1000,1000):double()", "x:remainder(0.7)", "x.remainder(0.7)", 1 },
+}
+local makers = setmetatable({
+  randn = function(...) return moth.randn({ ... }) end, rand = function(...) return moth.rand({ ... }) end,
+  randint = moth.randint, ints = function(...) return moth.randint(-50, 50, { ... }) end,
+  bytes = function(...) return moth.randint(0, 200, { ... }):to(moth.uint8) end,
+  starts = function(n, each) return moth.arange(1, n + 1, each) end,
+  pairs_of = function(...) return moth.complex(moth.randn({ ... }), moth.randn({ ... })) end,
+}, { __index = _G })
+
+-- ---- PyTorch ---------------------------------------------------------------------------------------
+
+local folder = os.tmpname()
+os.remove(folder)
+os.execute("mkdir -p " .. folder)
+local python = os.getenv "PYTHON" or "python3"
+os.execute(("mkfifo %s/answers"):format(folder))
+local to = io.popen(("exec env GOMP_SPINCOUNT=10000 %s -W ignore bench/ops_server.py > %s/answers 2> %s/errors"):format(
+  python,
+  folder, folder), "w")
+local from = io.open(folder .. "/answers", "r")
+local version = from:read "*l"
+if not version then
+  print "bench/ops.lua: python3 has no torch (PYTHON= names another)"
+  return
+end
+version = cjson.decode(version).version
+local function ask(q)
+  to:write(cjson.encode(q), "\n")
+  to:flush()
+  local line = from:read "*l"
+  return line and cjson.decode(line) or error("bench/ops_server.py ended: " .. folder .. "/errors", 0)
+end
+ask { threads = options.threads }
+moth.set_num_threads(options.threads)
+
+local files = 0
+local function send(t, is_position)
+  if is_position then t = t - 1 end
+  t = t:contiguous()
+  files = files + 1
+  local path, n = ("%s/%d"):format(folder, files % 16), B.numel(t) * t:element_size()
+  local f = io.open(path, "wb")
+  f:write(n > 0 and ffi.string(ffi.cast("char *", B.pointer(t)), n) or "")
+  f:close()
+  local shape = {}
+  for i, s in ipairs(B.size(t)) do shape[i] = s end
+  return { file = path, dtype = B.tensor_dtype(t).name, shape = shape }
+end
+
+local function for_python(record, i, v)
+  local a = record.args[i]
+  if B.is_tensor(v) then return send(v, record.schema:find("IndexTensor%??!? " .. a.name .. "[,)= ]")) end
+  if type(v) == "number" then
+    if (a.type == "DIM" or a.type == "INDEX") and v > 0 then return v - 1 end
+    if v ~= v or v == math.huge or v == -math.huge then return { number = tostring(v) } end
+    return v
+  end
+  if type(v) == "table" then
+    local list = {}
+    for k, x in ipairs(v) do
+      if B.is_tensor(x) then list[k] = send(x) else list[k] = a.type == "DIMS" and x > 0 and x - 1 or x end
+    end
+    return list
+  end
+  return v
+end
+
+-- ---- measuring -------------------------------------------------------------------------------------
+
+local function seconds(f, n)
+  local start = now()
+  for _ = 1, n do f() end
+  return now() - start
+end
+local function median(list)
+  table.sort(list)
+  return list[math.ceil(#list / 2)]
+end
+local rows, left = {}, {}
+-- One row: f of moth, and the question that prepares PyTorch's side.
+local function measure(name, kind, f, question)
+  question.seconds = SECONDS
+  local answer = ask(question)
+  if answer.error then return nil, answer.error end
+  local y = f()
+  if not question.grad[1] then
+    y = type(y) == "table" and y[1] or y
+    local shape = B.is_tensor(y) and table.concat(B.size(y), " ") or ""
+    if shape ~= table.concat(answer.shape, " ") then return nil, "other results" end
+  end
+  local n = 1
+  while true do
+    local took = seconds(f, n)
+    if took >= SECONDS / 2 or n > 2 ^ 20 then break end
+    n = math.max(n + 1, math.floor(n * math.min(10, SECONDS / math.max(took, 1e-9))))
+  end
+  local ratios, mine, theirs = {}, {}, {}
+  for turn = 1, TURNS do
+    local torch = ask({ run = true }).seconds
+    mine[turn], theirs[turn] = seconds(f, n) / n, torch
+    ratios[turn] = mine[turn] / torch
+  end
+  rows[#rows + 1] = { name = name, kind = kind, ratio = median(ratios), mine = median(mine), theirs = median(theirs) }
+  return true
+end
+
+local function gradient(y, inputs)
+  local g = moth.randn_like(y)
+  return function() return moth.autograd.grad(y, inputs, g, { retain_graph = true, allow_unused = true }) end
+end
+
+-- The arguments of a sample, sizes multiplied by k; the elements of the largest tensor.
+local function arguments(sample, k)
+  local args = support.evaluate(sample, { dtype = "float32", seed = 1,
+    scale = function(n) return n > 1 and n * k or n end })
+  local largest = 0
+  for i = 1, args.n or #args do
+    local v = args[i]
+    for _, t in ipairs(B.is_tensor(v) and { v } or type(v) == "table" and v or {}) do
+      if B.is_tensor(t) then largest = math.max(largest, B.numel(t)) end
+    end
+  end
+  return args, largest
+end
+
+local function op_rows(record)
+  local fn = B.ops[record.name]
+  local function rows_of(sample, k, size)
+    local args = arguments(sample, k)
+    local n = args.n or #args
+    local list, grad, inputs = {}, {}, {}
+    for i = 1, n do list[i] = for_python(record, i, args[i]) end
+    local function call() return (fn(unpack(args, 1, n))) end
+    local ok, why = measure(record.name, size .. " forward", call, { op = record.name, args = list, grad = {} })
+    if not ok or type(record.grad) == "string" and record.grad ~= "composite" then return ok, why end
+    for i = 1, n do
+      local v = args[i]
+      if B.is_tensor(v) and B.tensor_dtype(v).is_floating_point and not record.args[i].mutated then
+        v:requires_grad_(true)
+        grad[#grad + 1], inputs[#inputs + 1] = i - 1, v
+      end
+    end
+    local y = #grad > 0 and call()
+    if y and B.is_tensor(y) and B.requires_grad(y) then
+      measure(record.name, size .. " backward", gradient(y, inputs),
+        { op = record.name, args = list, grad = grad })
+    end
+    return true
+  end
+  local why
+  for _, sample in ipairs(record.samples) do
+    local done, ok, message = pcall(rows_of, sample, 1, "small")
+    if done and ok then
+      local k = 1
+      pcall(function()
+        while true do
+          local _, largest = arguments(sample, k * 2)
+          local args = arguments(sample, k * 2)
+          if largest > LARGE then return end
+          fn(unpack(args, 1, args.n or #args))
+          local took = seconds(function() fn(unpack(args, 1, args.n or #args)) end, 1)
+          if took > LONGEST or largest == select(2, arguments(sample, k)) then return end
+          k = k * 2
+        end
+      end)
+      if k > 1 then pcall(rows_of, sample, k, "large") end
+      return
+    end
+    why = tostring(message or ok)
+  end
+  left[#left + 1] = ("%s (%s)"):format(record.name, (why or "no samples"):gsub("\n.*", ""))
+end
+
+local function asked(name)
+  local only = os.getenv "MOTH_OP"
+  for pattern in ((only or ".*") .. ","):gmatch "(.-)," do
+    if name:find("^" .. pattern .. "$") then return true end
+  end
+end
+for _, record in ipairs(support.records) do
+  if asked(record.name) and record.kind ~= "effect" and record.kind ~= "random" and not record.returns_self then
+    op_rows(record)
+    collectgarbage()
+  end
+end
+for _, f in ipairs(functions) do
+  local name, given, code, python_code, ngrad = unpack(f)
+  if asked(name) then
+    local env = setmetatable({ F = moth.nn.functional }, { __index = makers })
+    local names, grads, inputs, order = {}, {}, {}, {}
+    for key, text in given:gmatch "(%w+)=([^;]+)" do
+      env[key] = setfenv(assert(loadstring("return " .. text)), makers)()
+      order[#order + 1] = key
+    end
+    for i, key in ipairs(order) do
+      names[i] = { key, send(env[key], key == "o" or key == "x" and name:find "^bag") }
+    end
+    local call = setfenv(assert(loadstring("return " .. code)), env)
+    local function row(kind, f1, grad)
+      local ok, why = measure(name, kind, f1, { code = python_code, names = names, grad = grad })
+      if not ok then left[#left + 1] = ("%s (%s)"):format(name, why) end
+    end
+    row("function forward", function() return (call()) end, {})
+    if ngrad > 0 then
+      for i = 1, ngrad do
+        env[order[i]]:requires_grad_(true)
+        grads[i], inputs[i] = i - 1, env[order[i]]
+      end
+      row("function backward", gradient((call()), inputs), grads)
+    end
+  end
+end
+to:close()
+from:close()
+os.execute("rm -rf " .. folder)
+
+-- ---- the table -------------------------------------------------------------------------------------
+
+table.sort(rows, function(a, b) return a.ratio > b.ratio end)
+local function time(s) return s < 1e-3 and ("%.1f us"):format(s * 1e6) or ("%.2f ms"):format(s * 1e3) end
+local logs, over, far = {}, 0, 0
+local out = { "| op | row | moth | PyTorch | ratio |", "|---|---|---|---|---|" }
+for _, r in ipairs(rows) do
+  local kind = r.kind:match "^%w+"
+  logs[kind] = logs[kind] or { 0, 0 }
+  logs[kind][1], logs[kind][2] = logs[kind][1] + math.log(r.ratio), logs[kind][2] + 1
+  over, far = over + (r.ratio > 1 and 1 or 0), far + (r.ratio > 1.1 and 1 or 0)
+  out[#out + 1] = ("| %s | %s | %s | %s | %.2f |"):format(r.name, r.kind, time(r.mine), time(r.theirs), r.ratio)
+end
+out[#out + 1] = ""
+local means = {}
+for _, kind in ipairs { "small", "large", "function" } do
+  local l = logs[kind]
+  if l then means[#means + 1] = ("%s %.2f (%d)"):format(kind, math.exp(l[1] / l[2]), l[2]) end
+end
+out[#out + 1] = ("%d rows beside PyTorch %s, %d thread%s: %d above 1, %d above 1.1; geometric means: %s. \z
+  Without a row: %d ops."):format(
+  #rows, version, options.threads, options.threads == 1 and "" or "s", over, far, table.concat(means, ", "), #left)
+local text = table.concat(out, "\n")
+print(text)
+if options.left then print(table.concat(left, "\n")) end
+if options.out then
+  local f = assert(io.open(options.out, "a"))
+  f:write("\n", text, "\n")
+  f:close()
+end
