@@ -17,7 +17,7 @@ typedef struct MothDistance {
   int norm;
   double p;
   bool pairs; /* i < j alone, one row i after the other */
-  void *work; /* of the rows of a call */
+  void *work; /* of the rows of a call; y in panels, to be packed */
 } MothDistance;
 
 static inline int moth_norm_of(double p) {

@@ -54,12 +54,14 @@ static MothStatus run_packed(Work *w, Kernel kernel) {
   const MothKernels *k = w->kernels;
   size_t size = (size_t)moth_dtype_size(k == moth_cpu_kernels(MOTH_FLOAT64) ? MOTH_FLOAT64
                                                                             : MOTH_FLOAT32),
-         bytes = (size_t)k->distance_pack(&w->q, NULL) * size;
+         bytes = (size_t)k->distance_pack(&w->q) * size;
   void *panels = moth_alloc(bytes);
   if (!panels)
     return out_of_memory();
-  k->distance_pack(&w->q, panels);
   Work packed = *w;
+  packed.q.work = panels;
+  k->distance_pack(&packed.q);
+  packed.q.work = NULL;
   packed.q.y = panels;
   MothStatus status =
       run(&packed, kernel, w->q.norm == MOTH_NORM_P ? 40 * w->q.size : w->q.size + 1);
@@ -130,7 +132,7 @@ static MothStatus cdist(MothTensor *out, MothTensor *x1, MothTensor *x2, double 
   MothStatus status = MOTH_OK;
   MothDType dtype = dtype_of(out);
   int64_t batch = x1->shape[0];
-  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  Work w = {.kernels = moth_cpu_kernels((int)dtype)};
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(x1, dtype, &x));
@@ -163,7 +165,7 @@ static MothStatus cdist_backward(MothTensor *out, MothTensor *grad, MothTensor *
   MothStatus status = MOTH_OK;
   MothDType dtype = dtype_of(out);
   int64_t batch = pairs ? 1 : x1->shape[0], n = x1->ndim;
-  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  Work w = {.kernels = moth_cpu_kernels((int)dtype)};
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(x1, dtype, &x));
@@ -210,7 +212,7 @@ MothStatus moth_cpu_native_pdist(MothCall *c) {
   MothTensor *out = c->results[0].u.t, *x = NULL, *wide = NULL;
   MothStatus status = MOTH_OK;
   MothDType dtype = dtype_of(out);
-  Work w = {.kernels = moth_cpu_kernels(dtype)};
+  Work w = {.kernels = moth_cpu_kernels((int)dtype)};
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(self, dtype, &x));

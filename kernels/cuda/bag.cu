@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
   moth_index(fault, op, MOTH_FAULT_INDEX, 0, from, base, b ? all + 1 : 1);
   moth_index(fault, op, MOTH_FAULT_INDEX, 0, to, from, end - from + 1);
   for (int64_t k = from; k >= base && k < to && k < end; k++) {
-    int64_t at = moth_index(fault, op, MOTH_FAULT_INDEX, 0, index[k], base, bound);
+    int64_t at = moth_index(fault, op, MOTH_FAULT_INDEX, 0, index[k - base], base, bound);
     if (at < 0)
       continue;
     R x = weight[at * size + d];

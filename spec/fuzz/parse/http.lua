@@ -171,6 +171,7 @@ Request.__index = Request
 function Request:header(name) return self.fields[name] end
 function Request.is_gone() return false end
 function Request.let_go() end
+function Request.leave_turn() end
 function Request:body(most)
   if #self.bytes > most then return nil, 413, "too large" end
   return self.bytes
