@@ -603,7 +603,8 @@ MOTH_FN float m_lgamma(float x) {
       ((((1.0 / 1188 * z - 1.0 / 1680) * z + 1.0 / 1260) * z - 1.0 / 360) * z + 1.0 / 12) * w;
   double far = (b - 0.5) * (m_wide_log_(b) - 1.0) + (0.41893853320467274 + tail);
   double y = near ? t * (t + 1.0) * m_lgamma_near_(t) - l : left ? l - far : far - l;
-  y = (x == 0.0f) | (left & (f == 0.0)) | (moth_libm_fabsf(x) == m_inf()) ? (double)m_inf() : y;
+  int pole = (x == 0.0f) | (left & (f == 0.0)) | (moth_libm_fabsf(x) == m_inf());
+  y = pole ? (double)m_inf() : y;
   return x != x ? x : (float)(y + 0.0); // not -0
 }
 // <= 1.5 ULP: in double. Digamma is that of a + 6 less six reciprocals, and its asymptotic series.

@@ -439,14 +439,14 @@ MOTH_FN real m_div_floor(real a, real b) {
 // With the divisor's sign.
 MOTH_FN real m_remainder(real a, real b) {
   real m = m_fmod(a, b);
-  return (m != 0) & ((b < 0) != (m < 0)) ? m + b : m;
+  return ((m != 0) & ((b < 0) != (m < 0))) ? m + b : m;
 }
 MOTH_FN int m_remainder_easy(real a, real b) {
   return m_fmod_easy(a, b);
 }
 MOTH_FN real m_remainder_fast(real a, real b) {
   real m = m_fmod_fast(a, b);
-  return (m != 0) & ((b < 0) != (m < 0)) ? m + b : m;
+  return ((m != 0) & ((b < 0) != (m < 0))) ? m + b : m;
 }
 // NaN propagates through maximum and minimum, and is ignored by fmax and fmin.
 MOTH_FN real m_maximum(real a, real b) {

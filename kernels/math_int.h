@@ -208,14 +208,14 @@ MOTH_FN int m_remainder_easy(real a, real b) {
 }
 MOTH_FN real m_remainder_fast(real a, real b) {
   real r = m_fmod_fast(a, b);
-  return (r != 0) & (m_negative_(r) != m_negative_(b)) ? (real)(r + b) : r;
+  return ((r != 0) & (m_negative_(r) != m_negative_(b))) ? (real)(r + b) : r;
 }
 MOTH_FN int m_div_floor_easy(real a, real b) {
   return m_div_trunc_easy(a, b);
 }
 MOTH_FN real m_div_floor_fast(real a, real b) {
   real q = m_div_trunc_fast(a, b), r = (real)(a - q * b);
-  return (r != 0) & (m_negative_(r) != m_negative_(b)) ? (real)(q - 1) : q;
+  return ((r != 0) & (m_negative_(r) != m_negative_(b))) ? (real)(q - 1) : q;
 }
 // |x| without a sign: `real` has no such number for its smallest one.
 MOTH_FN unsigned long long m_magnitude_(real x) {

@@ -88,7 +88,7 @@ MOTH_FN real moth_grid_first(real x, real n, int taps, int padding, int align, r
     if (padding == MOTH_GRID_REFLECTION)
       at = align ? moth_grid_reflect(at, 0, n - 1, turn)
                  : moth_grid_reflect(at, (real)-0.5, n - (real)0.5, turn);
-    *turn = (at > 0) & (at < n - 1) ? *turn : 0;
+    *turn = ((at > 0) & (at < n - 1)) ? *turn : 0;
     at = at < 0 ? 0 : at > n - 1 ? n - 1 : at;
   }
   base = taps == 1 ? m_round(at) : m_floor(at);

@@ -72,7 +72,7 @@ MothStatus moth_cpu_native_cumprod_backward(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous_as(self, dtype, &x));
   MOTH_GO(moth_cpu_contiguous_as(grad, dtype, &g));
   MOTH_GO(moth_tensor_new(out->ndim, out->shape, dtype, out->device, &wide));
-  Job j = {.s = {.grad = g->data}, .kernel = moth_cpu_kernels(dtype)->cumprod_backward};
+  Job j = {.s = {.grad = g->data}, .kernel = moth_cpu_kernels((int)dtype)->cumprod_backward};
   run(&j, x, wide, dim);
   moth_cpu_copy(out, wide);
 done:

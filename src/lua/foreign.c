@@ -219,7 +219,7 @@ static bool lies_in_file(const Source *s, const MothPickleStorage *storage,
 /* Pushes the tensor of a whole storage, made when first needed. */
 static void push_storage(lua_State *L, const Source *s, uint32_t index) {
   const MothPickleStorage *storage = &s->pth->pickle->storages[index];
-  MothTensor *t;
+  MothTensor *t = NULL;
   lua_rawgeti(L, STORAGES, (int)storage->same + 1);
   if (!lua_isnil(L, -1))
     return;
