@@ -93,8 +93,7 @@ static double careful(const char *text, int64_t n) {
   return v;
 }
 
-/* The number at text[at]; the position behind it, or 0. */
-static int64_t read_number(const char *text, int64_t size, int64_t at, double *out) {
+int64_t moth_json_read_number(const char *text, int64_t size, int64_t at, double *out) {
   int64_t begin = at;
   bool negative = at < size && text[at] == '-';
   at += negative;
@@ -170,7 +169,8 @@ int64_t moth_json_read_numbers(const char *text, int64_t size, MothNumbers *r, d
       r->state = VALUE;
       at++;
     } else {
-      int64_t end = r->state != AFTER && r->depth > 0 ? read_number(text, size, at, &out[n]) : 0;
+      int64_t end =
+          r->state != AFTER && r->depth > 0 ? moth_json_read_number(text, size, at, &out[n]) : 0;
       if (end == 0) {
         r->failed = 1;
         break;

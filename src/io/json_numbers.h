@@ -28,6 +28,9 @@ MOTH_API int64_t moth_json_skip_numbers(const char *text, int64_t size, int64_t 
 MOTH_API int64_t moth_json_read_numbers(const char *text, int64_t size, MothNumbers *r, double *out,
                                         int64_t most);
 
+/* The number at text[at], as JSON writes them: its nearest double, and the position behind it; 0: there is none. */
+MOTH_API int64_t moth_json_read_number(const char *text, int64_t size, int64_t at, double *out);
+
 /* Bytes that a number needs at most, with a comma. */
 #define MOTH_JSON_NUMBER_MOST 32
 

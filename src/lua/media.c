@@ -2,9 +2,11 @@
 #include <string.h>
 
 #include "io/archive.h"
+#include "io/csv.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/image.h"
+#include "io/json_numbers.h"
 #include "io/mapped.h"
 #include "lua/moth_lua.h"
 
@@ -86,6 +88,136 @@ static int b_read_image(lua_State *L) {
   return 1;
 }
 
+/* ---- lines and tables ---------------------------------------------------------------------------- */
+
+/* The bytes of a uint8 tensor at a stack index. */
+static const char *check_text(lua_State *L, int index, int64_t *n) {
+  const MothTensor *t = moth_lua_check_tensor(L, index, "csv");
+  if (t->device.type != MOTH_CPU || !t->contiguous || t->dtype != MOTH_UINT8)
+    moth_lua_error(L, "csv: expected a row-major uint8 tensor");
+  *n = t->numel;
+  return (const char *)t->data;
+}
+
+/* The positions of lines, as index_lines gives them, within n bytes. */
+static const int64_t *check_lines(lua_State *L, int index, int64_t *count) {
+  const MothTensor *t = moth_lua_check_tensor(L, index, "csv");
+  if (t->device.type != MOTH_CPU || !t->contiguous || t->dtype != MOTH_INT64)
+    moth_lua_error(L, "csv: expected a row-major int64 tensor");
+  *count = t->numel;
+  return (const int64_t *)(const void *)t->data;
+}
+
+/* index_lines(bytes, n, quoted) -> begins, ends: int64 tensors, of the lines that are not empty */
+static int b_index_lines(lua_State *L) {
+  int64_t have;
+  const char *text = check_text(L, 1, &have);
+  int64_t n = moth_lua_check_integer(L, 2, 0, (double)have);
+  bool quoted = lua_toboolean(L, 3);
+  int64_t count = moth_csv_index(text, n, quoted, NULL, NULL, 0);
+  MothTensor *begins, *ends;
+  moth_lua_done(L, moth_tensor_new(1, &count, MOTH_INT64, (MothDevice){MOTH_CPU, 0}, &begins));
+  moth_lua_push_tensor(L, begins);
+  moth_lua_done(L, moth_tensor_new(1, &count, MOTH_INT64, (MothDevice){MOTH_CPU, 0}, &ends));
+  moth_lua_push_tensor(L, ends);
+  moth_csv_index(text, n, quoted, (int64_t *)(void *)begins->data, (int64_t *)(void *)ends->data,
+                 count);
+  return 2;
+}
+
+/* A number as Lua's tonumber reads it. */
+static bool other_number(void *ctx, const char *at, int64_t n, double *out) {
+  lua_State *L = ctx;
+  lua_pushlstring(L, at, (size_t)n);
+  bool is = lua_isnumber(L, -1);
+  if (is)
+    *out = lua_tonumber(L, -1);
+  lua_pop(L, 1);
+  return is;
+}
+
+static void push_cell(lua_State *L, const MothCsvCell *cell) {
+  if (!cell->is_quoted || !memchr(cell->at, '"', (size_t)cell->n)) {
+    lua_pushlstring(L, cell->at, (size_t)cell->n);
+    return;
+  }
+  char *text = lua_newuserdata(L, (size_t)cell->n);
+  lua_pushlstring(L, text, (size_t)moth_csv_unquote(cell, text));
+  lua_remove(L, -2);
+}
+
+/* csv_cells(line, delimiter, is_text) -> { cells }, how many; nil: a quote is not closed. An empty cell is nil, a
+ * number a number, unless is_text. */
+static int b_csv_cells(lua_State *L) {
+  size_t n;
+  const char *line = moth_lua_bytes(L, 1, &n);
+  char delimiter = (char)moth_lua_check_integer(L, 2, 0, 255);
+  bool is_text = lua_toboolean(L, 3);
+  int count = 0;
+  lua_newtable(L);
+  for (int64_t at = 0; at <= (int64_t)n;) {
+    MothCsvCell cell = moth_csv_cell(line, at, (int64_t)n, delimiter);
+    double number;
+    if (cell.is_damaged)
+      return 0;
+    count++;
+    at = cell.next;
+    if (!is_text && cell.n == 0)
+      continue;
+    if (!is_text && moth_json_read_number(cell.at, cell.n, 0, &number) == cell.n) {
+      lua_pushnumber(L, number);
+    } else {
+      push_cell(L, &cell);
+      if (!is_text && lua_isnumber(L, -1)) {
+        number = lua_tonumber(L, -1);
+        lua_pop(L, 1);
+        lua_pushnumber(L, number);
+      }
+    }
+    lua_rawseti(L, -2, count);
+  }
+  lua_pushinteger(L, count);
+  return 2;
+}
+
+/* csv_numbers(bytes, begins, ends, delimiter, { place of each column from 0, -1: nowhere }, width, first, count)
+ * -> float64 (count, width); or nil, line (from 0), column (from 1), cells (-1: a quote, -2: no number), the cell */
+static int b_csv_numbers(lua_State *L) {
+  int64_t size, lines, lines_ends;
+  MothCsvTable t = {.text = check_text(L, 1, &size), .other = other_number, .ctx = L};
+  t.begins = check_lines(L, 2, &lines);
+  t.ends = check_lines(L, 3, &lines_ends);
+  t.delimiter = (char)moth_lua_check_integer(L, 4, 0, 255);
+  moth_lua_type(L, 5, LUA_TTABLE);
+  t.width = moth_lua_check_integer(L, 6, 0, 1e6);
+  int64_t first = moth_lua_check_integer(L, 7, 0, (double)lines);
+  int64_t count = moth_lua_check_integer(L, 8, 0, (double)(lines - first));
+  t.columns = (int64_t)lua_objlen(L, 5);
+  int32_t *place = lua_newuserdata(L, sizeof *place * ((size_t)t.columns + 1));
+  for (int64_t i = 0; i < t.columns; i++) {
+    lua_rawgeti(L, 5, (int)i + 1);
+    place[i] = (int32_t)moth_lua_check_integer(L, -1, -1, (double)t.width - 1);
+    lua_pop(L, 1);
+  }
+  t.place = place;
+  for (int64_t i = first; i < first + count; i++)
+    if (lines_ends != lines || t.begins[i] < 0 || t.begins[i] > t.ends[i] || t.ends[i] > size)
+      return moth_lua_error(L, "csv: lines that are not of these bytes");
+  MothTensor *out;
+  moth_lua_done(L, moth_tensor_new(2, (const int64_t[]){count, t.width}, MOTH_FLOAT64,
+                                   (MothDevice){MOTH_CPU, 0}, &out));
+  moth_lua_push_tensor(L, out);
+  MothCsvFailure why;
+  if (moth_csv_numbers(&t, first, count, (double *)(void *)out->data, &why))
+    return 1;
+  lua_pushnil(L);
+  lua_pushnumber(L, (lua_Number)why.line);
+  lua_pushnumber(L, (lua_Number)why.column + 1);
+  lua_pushnumber(L, (lua_Number)why.cells);
+  lua_pushlstring(L, why.at ? why.at : "", (size_t)(why.n < 80 ? why.n : 80));
+  return 5;
+}
+
 static int b_open_archive(lua_State *L) { /* (path) -> archive */
   const char *path = moth_lua_path(L, 1);
   MothHandle *h = moth_lua_new_handle(L, MAGIC_ARCHIVE, &key_archive);
@@ -121,15 +253,12 @@ static int b_close_archive(lua_State *L) { /* (archive) */
 }
 
 void moth_lua_open_media(lua_State *L) { /* the binding's table is on top: into its field media */
-  static const luaL_Reg fns[] = {{"map_file", b_map_file},
-                                 {"map_npy", b_map_npy},
-                                 {"decode_npy", b_decode_npy},
-                                 {"decode_image", b_decode_image},
-                                 {"read_image", b_read_image},
-                                 {"open_archive", b_open_archive},
-                                 {"next_member", b_next_member},
-                                 {"close_archive", b_close_archive},
-                                 {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"map_file", b_map_file},           {"map_npy", b_map_npy},
+                                 {"index_lines", b_index_lines},     {"csv_cells", b_csv_cells},
+                                 {"csv_numbers", b_csv_numbers},     {"decode_npy", b_decode_npy},
+                                 {"decode_image", b_decode_image},   {"read_image", b_read_image},
+                                 {"open_archive", b_open_archive},   {"next_member", b_next_member},
+                                 {"close_archive", b_close_archive}, {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   moth_lua_new_class(L, &key_archive, "moth.Archive", b_close_archive);

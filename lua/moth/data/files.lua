@@ -6,6 +6,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local fetch = require "moth.data.fetch"
 local strings = require "moth.data.strings"
 local gunzip = require "moth.utils.gunzip"
 local Dataset = require("moth.data.dataset").Dataset
@@ -61,35 +62,6 @@ end
 
 -- ---- lines ---------------------------------------------------------------------------------------------
 
-pcall(ffi.cdef, "void *memchr(const void *s, int c, size_t n);")
-
--- Where the lines of a file begin and end: int64 tensors, without the ends of line. quoted: a line break between
--- double quotes ends no line (CSV).
-local function index_lines(bytes, quoted)
-  local n = bytes:numel()
-  local p, begins, ends = ffi.cast("const uint8_t *", bytes:data()), {}, {}
-  local from, at = 0, 0
-  while from < n do
-    local to
-    if quoted then
-      local inside = false
-      while at < n and (inside or p[at] ~= 10) do
-        if p[at] == 34 then inside = not inside end
-        at = at + 1
-      end
-      to = at
-    else
-      local found = ffi.C.memchr(p + from, 10, n - from)
-      to = found ~= nil and tonumber(ffi.cast("const uint8_t *", found) - p) or n
-    end
-    local last = to
-    if last > from and p[last - 1] == 13 then last = last - 1 end
-    if last > from then begins[#begins + 1], ends[#ends + 1] = from, last end -- no empty lines
-    from, at = to + 1, to + 1
-  end
-  return moth.tensor(begins, { dtype = moth.int64 }), moth.tensor(ends, { dtype = moth.int64 })
-end
-
 local GUNZIP_MOST = 2 ^ 31 -- bytes of a .gz in memory
 
 --- The lines of a text file that are not empty: sample i is a string, or what transform makes of it. A file that is
@@ -110,7 +82,8 @@ local function open_lines(self, path, quoted)
     if not text then check.fail("[data.%s] %s: %s", self.__name, path, why) end
     self.bytes, empty = strings.bytes(text), text == ""
   end
-  self.begins, self.ends = index_lines(empty and self.bytes:narrow(1, 1, 0) or self.bytes, quoted)
+  -- Where the lines begin and end: int64 tensors. quoted: a line break between double quotes ends no line (CSV).
+  self.begins, self.ends = B.media.index_lines(self.bytes, empty and 0 or self.bytes:numel(), quoted or false)
 end
 
 TextLines.__init = signature.init("data.TextLines(path path, *, callable transform?)", function(self, o)
@@ -155,34 +128,6 @@ function JSONL:get(i)
   return value
 end
 
--- The cells of a line of CSV (RFC 4180).
-local function cells(line, delimiter)
-  local out, at, n = {}, 1, #line
-  while at <= n + 1 do
-    if line:byte(at) == 34 then
-      local parts, from = {}, at + 1
-      while true do
-        local quote = line:find('"', from, true)
-        if not quote then return nil end
-        parts[#parts + 1] = line:sub(from, quote - 1)
-        if line:byte(quote + 1) ~= 34 then
-          at = quote + 1
-          break
-        end
-        parts[#parts + 1], from = '"', quote + 2
-      end
-      out[#out + 1] = table.concat(parts)
-      if at <= n and line:byte(at) ~= delimiter then return nil end
-      at = at + 1
-    else
-      local stop = line:find(string.char(delimiter), at, true) or n + 1
-      out[#out + 1] = line:sub(at, stop - 1)
-      at = stop + 1
-    end
-  end
-  return out
-end
-
 --- A table in a text file. Sample i is { column = value, … }, numbers as numbers; with features (a list of columns), it
 -- is a tensor of these, then, with target, that column's value. transform gets the table.
 -- header = false: columns are called 1, 2, … ; columns: their names. An empty cell is nothing (in a tensor: nan).
@@ -196,10 +141,10 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
   self.delimiter, self.first, self.transform = delimiter:byte(), o.header and 1 or 0, o.transform
   self.features, self.target, self.columns = o.features, o.target, o.columns
   if self.begins:size(1) == 0 then check.fail("[data.CSV] %s is empty", o.path) end
+  if self:row(1):find "^\239\187\191" then self.begins[1] = self.begins[1] + 3 end -- the mark of UTF-8
   if not self.columns then
-    self.columns = cells(self:row(1), self.delimiter) or {}
+    self.columns = B.media.csv_cells(self:row(1), self.delimiter, true) or {}
     for k = 1, o.header and 0 or #self.columns do self.columns[k] = k end
-    if self.columns[1] and o.header then self.columns[1] = self.columns[1]:gsub("^\239\187\191", "") end
   end
   local known = {}
   for _, name in ipairs(self.columns) do known[name] = true end
@@ -213,14 +158,14 @@ end)
 function CSV:row(i) return strings.cut(self.bytes, self.begins[i]:item(), self.ends[i]:item()) end
 function CSV:size() return self.begins:size(1) - self.first end
 function CSV:get(i)
-  local row = cells(self:row(self:check_position(i) + self.first), self.delimiter)
+  local row, n = B.media.csv_cells(self:row(self:check_position(i) + self.first), self.delimiter, false)
   if not row then check.fail("[data.CSV] %s: sample %d: a quote is not closed", self.path, i) end
-  if #row ~= #self.columns then
-    check.fail("[data.CSV] %s: sample %d has %d cells, there are %d columns", self.path, i, #row, #self.columns)
+  if n ~= #self.columns then
+    check.fail("[data.CSV] %s: sample %d has %d cells, there are %d columns", self.path, i, n, #self.columns)
   end
   local sample = {}
   for k, name in ipairs(self.columns) do
-    if row[k] ~= "" then sample[name] = tonumber(row[k]) or row[k] end
+    if row[k] ~= nil then sample[name] = row[k] end
   end
   if self.transform then return self.transform(sample) end
   if not self.features then return sample end
@@ -234,6 +179,89 @@ function CSV:get(i)
   local values = moth.tensor(x)
   if self.target then return values, sample[self.target] end
   return values
+end
+
+local function all(...) return ... end
+local which = signature("numbers(list columns?, *, dtype dtype?, count from=1, size count?)", all)
+
+-- Where the values of each column go, and how many go somewhere; names: nil: all of them.
+local function places(self, names)
+  local wanted, place = {}, {}
+  for k, name in ipairs(names or {}) do
+    if wanted[name] then check.fail("[data.CSV] %s: numbers: column '%s' is asked for twice", self.path, name) end
+    wanted[name] = k - 1
+  end
+  for k, name in ipairs(self.columns) do
+    place[k] = not names and k - 1 or wanted[name] or -1
+    if wanted[name] == false then
+      check.fail("[data.CSV] %s has two columns '%s'\nHINT: give others by columns = { … }", self.path, name)
+    end
+    if wanted[name] then wanted[name] = false end
+  end
+  for name, at in each(wanted) do
+    if at then
+      check.fail("[data.CSV] %s has no column '%s'%s", self.path, name, check.suggest(name, self.columns))
+    end
+  end
+  return place, #(names or place)
+end
+
+--- Columns of numbers as one tensor (samples, columns), without a table for each sample: all columns, or those named,
+-- of `count` samples from `from` on. nan: an empty cell.
+function CSV:numbers(...)
+  local names, dtype, from, count = which(...)
+  local place, width = places(self, names)
+  count = count or math.max(self:size() - from + 1, 0)
+  if count > 0 and from + count - 1 > self:size() then
+    check.fail("[data.CSV] %s: numbers: %d samples from %d on, there are %d", self.path, count, from, self:size())
+  end
+  local values, line, column, n, cell = B.media.csv_numbers(self.bytes, self.begins, self.ends, self.delimiter, place,
+    width, count > 0 and from - 1 + self.first or 0, count)
+  if values then return values:to(dtype or moth.get_default_dtype()) end
+  local _, breaks = strings.cut(self.bytes, 0, self.begins[line + 1]:item()):gsub("\n", "")
+  local where = ("[data.CSV] %s: sample %d (line %d of the file)"):format(self.path, line + 1 - self.first, breaks + 1)
+  if n == -1 then check.fail("%s: a quote is not closed, in cell %d", where, column) end
+  if n >= 0 then check.fail("%s has %d cells, there are %d columns", where, n, #self.columns) end
+  check.fail("%s: column '%s' is no number: '%s'", where, self.columns[column], cell)
+end
+
+-- The columns of a batch of features: { place, width, where each feature is, where the target is }; false: the samples
+-- must be made one by one (a transform, a get of a subclass, names that occur twice).
+local function plan_of(self)
+  if self.transform or not self.features or #self.features == 0 or self.get ~= CSV.get then return false end
+  local names, has = { unpack(self.features) }, {}
+  for k, name in ipairs(names) do has[name] = k end
+  if self.target and not has[self.target] then
+    names[#names + 1] = self.target
+    has[self.target] = #names
+  end
+  local ok, place, width = pcall(places, self, names)
+  return ok and { place = place, width = width, target = self.target and has[self.target] }
+end
+
+-- The target as data.default_collate makes it of numbers; nil: that has to see them.
+local function numbers_of(column)
+  if not column:isfinite():all():item() then return nil end
+  return column:to(column:eq(column:floor()):all():item() and moth.int64 or moth.get_default_dtype()):contiguous()
+end
+
+--- The batch of the samples at `positions`, which the loader asks for: as get and default_collate make it, but features
+-- and a target that are numbers are read at once.
+function CSV:get_batch(positions)
+  if self.plan == nil then self.plan = plan_of(self) end
+  local plan = self.plan
+  local n = plan and positions:size(1) or 0
+  if n > 0 and positions:min():item() >= 1 and positions:max():item() <= self:size() then
+    local at = positions + self.first
+    local values = B.media.csv_numbers(self.bytes, self.begins:index_select(1, at), self.ends:index_select(1, at),
+      self.delimiter, plan.place, plan.width, 0, n)
+    local y = values and plan.target and numbers_of(values:select(2, plan.target))
+    if y or values and not plan.target then
+      return values:narrow(2, 1, #self.features):to(moth.get_default_dtype()):contiguous(), y
+    end
+    self.plan = false -- the target is text, or a sample is damaged, which get says
+  end
+  return fetch.map({ dataset = self }, positions)
 end
 
 -- ---- images ------------------------------------------------------------------------------------------

@@ -16,14 +16,9 @@ local SIDE, DARKEST = 8, 16
 
 -- All images as bytes, uint8 (1797, 8, 8), and their classes (from 1). Several people wrote them, one after the other.
 local function read()
-  local pixels, labels = {}, {}
-  local csv = moth.data.CSV(path, { header = false })
-  for i = 1, csv:size() do
-    local row = csv:get(i)
-    for k = 1, SIDE * SIDE do pixels[#pixels + 1] = math.floor(row[k] * 255 / DARKEST + 0.5) end
-    labels[i] = row[#row] + 1
-  end
-  return moth.tensor(pixels, { dtype = moth.uint8 }):view(-1, SIDE, SIDE), moth.tensor(labels, { dtype = moth.int64 })
+  local rows = moth.data.CSV(path, { header = false }):numbers { dtype = moth.float64 }
+  local pixels = (rows:narrow(2, 1, SIDE * SIDE) * 255 / DARKEST + 0.5):floor():to(moth.uint8)
+  return pixels:view(-1, SIDE, SIDE), rows:select(2, SIDE * SIDE + 1):to(moth.int64) + 1
 end
 
 local Digits = class("Digits", ImageDataset)
