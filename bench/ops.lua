@@ -257,7 +257,7 @@ end
 for _, f in ipairs(functions) do
   local name, given, code, python_code, ngrad = unpack(f)
   if asked(name) then
-    local env = setmetatable({ F = moth.nn.functional }, { __index = makers })
+    local env = setmetatable({ F = moth.nn.functional, moth = moth }, { __index = makers })
     local names, grads, inputs, order = {}, {}, {}, {}
     for key, text in given:gmatch "(%w+)=([^;]+)" do
       env[key] = setfenv(assert(loadstring("return " .. text)), makers)()
