@@ -74,6 +74,15 @@ describe("tables read in C #quick", function()
     assert.same({ 0, 1 }, data.CSV(file "a\n"):numbers():size())
   end)
 
+  it("only a quote that begins a cell opens one", function()
+    local csv = data.CSV(file 'what,size\n5" nail,1\n"6"" nail",2\nx "y\n z",3\n"a\nb",4\n', { header = true })
+    assert.same({ what = '5" nail', size = 1 }, csv:get(1))
+    assert.same({ what = '6" nail', size = 2 }, csv:get(2))
+    assert.error_matches(function() csv:get(3) end, "sample 3 %(line 4 of the file%) has 1 cells")
+    assert.same({ what = "a\nb", size = 4 }, csv:get(5))
+    assert.equal(1, csv:numbers({ "size" }, { from = 2, count = 1 }):numel())
+  end)
+
   it("errors say sample, line and column", function()
     local path = file "a,b\n1,2\n\n3,oops\n4\n5,6,7\n8,\"9\n"
     local csv = data.CSV(path)

@@ -10,14 +10,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   if (size < 1)
     return 0;
-  bool quoted = bytes[0] & 1;
+  int delimiter = bytes[0] & 1 ? ',' : -1;
   int64_t n = (int64_t)size - 1;
   char *text = malloc(size); /* of its exact size, for the sanitizer */
   memcpy(text, bytes + 1, (size_t)n);
-  int64_t count = moth_csv_index(text, n, quoted, NULL, NULL, 0);
+  int64_t count = moth_csv_index(text, n, delimiter, NULL, NULL, 0);
   int64_t *begins = calloc((size_t)count + 1, sizeof *begins);
   int64_t *ends = calloc((size_t)count + 1, sizeof *ends);
-  if (moth_csv_index(text, n, quoted, begins, ends, count) != count)
+  if (moth_csv_index(text, n, delimiter, begins, ends, count) != count)
     abort();
   for (int64_t i = 0; i < count; i++) {
     if (begins[i] < (i ? ends[i - 1] : 0) || begins[i] >= ends[i] || ends[i] > n)

@@ -10,29 +10,40 @@ static const char *find(const char *from, const char *end, char c) {
   return found ? found : end;
 }
 
-/* The end of the line that begins at p: the place of its \n, or of the end. */
-static const char *end_of_line(const char *p, const char *end, bool quoted) {
+/* Behind the quoted cell that begins before p; the end: the quote is not closed. */
+static const char *end_of_quoted(const char *p, const char *end) {
   for (;;) {
-    const char *line = find(p, end, '\n');
-    if (!quoted)
-      return line;
-    const char *quote = find(p, line, '"');
-    if (quote == line)
-      return line;
-    quote = find(quote + 1, end, '"');
-    if (quote == end)
-      return end;
-    p = quote + 1;
+    p = find(p, end, '"');
+    if (end - p < 2 || p[1] != '"')
+      return p < end ? p + 1 : end;
+    p += 2;
   }
 }
 
-int64_t moth_csv_index(const char *text, int64_t size, bool quoted, int64_t *begins, int64_t *ends,
-                       int64_t most) {
+/* The end of the line that begins at p: the place of its \n, or of the end. Only a quote that begins a cell opens one. */
+static const char *end_of_line(const char *p, const char *end, int delimiter) {
+  const char *line = find(p, end, '\n');
+  if (delimiter < 0 || find(p, line, '"') == line)
+    return line;
+  for (;; p++) {
+    if (p < end && *p == '"')
+      p = end_of_quoted(p + 1, end);
+    while (p < end && *p != (char)delimiter && *p != '\n')
+      p++;
+    if (p >= end || *p == '\n')
+      return p;
+  }
+}
+
+int64_t moth_csv_index(const char *text, int64_t size, int delimiter, int64_t *begins,
+                       int64_t *ends, int64_t most) {
   const char *end = text + size;
   int64_t count = 0;
-  quoted = quoted && find(text, end, '"') != end;
+  if (delimiter >= 0 && find(text, end, '"') == end)
+    delimiter = -1;
+  int64_t mark = size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of UTF-8 */
   for (const char *p = text; p < end;) {
-    const char *line = end_of_line(p, end, quoted), *last = line;
+    const char *line = end_of_line(p == text ? p + mark : p, end, delimiter), *last = line;
     if (last > p && last[-1] == '\r')
       last--;
     if (last > p) {

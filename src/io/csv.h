@@ -6,9 +6,10 @@
 
 #include "moth.h"
 
-/* Finds the lines that are not empty: line i is text[begins[i]] up to ends[i], without \n or \r\n. quoted: a line break
- * between double quotes ends no line. Gives how many there are; writes at most `most` of them (0: only counts). */
-MOTH_API int64_t moth_csv_index(const char *text, int64_t size, bool quoted, int64_t *begins,
+/* Finds the lines that are not empty: line i is text[begins[i]] up to ends[i], without \n or \r\n. A line break in
+ * a cell that begins with a double quote ends no line, where cells are parted by the character `delimiter`; -1: there
+ * are no cells. Gives how many there are; writes at most `most` of them (0: only counts). */
+MOTH_API int64_t moth_csv_index(const char *text, int64_t size, int delimiter, int64_t *begins,
                                 int64_t *ends, int64_t most);
 
 typedef struct MothCsvCell {

@@ -108,19 +108,19 @@ static const int64_t *check_lines(lua_State *L, int index, int64_t *count) {
   return (const int64_t *)(const void *)t->data;
 }
 
-/* index_lines(bytes, n, quoted) -> begins, ends: int64 tensors, of the lines that are not empty */
+/* index_lines(bytes, n, delimiter or -1) -> begins, ends: int64 tensors, of the lines that are not empty */
 static int b_index_lines(lua_State *L) {
   int64_t have;
   const char *text = check_text(L, 1, &have);
   int64_t n = moth_lua_check_integer(L, 2, 0, (double)have);
-  bool quoted = lua_toboolean(L, 3);
-  int64_t count = moth_csv_index(text, n, quoted, NULL, NULL, 0);
+  int delimiter = (int)moth_lua_check_integer(L, 3, -1, 255);
+  int64_t count = moth_csv_index(text, n, delimiter, NULL, NULL, 0);
   MothTensor *begins, *ends;
   moth_lua_done(L, moth_tensor_new(1, &count, MOTH_INT64, (MothDevice){MOTH_CPU, 0}, &begins));
   moth_lua_push_tensor(L, begins);
   moth_lua_done(L, moth_tensor_new(1, &count, MOTH_INT64, (MothDevice){MOTH_CPU, 0}, &ends));
   moth_lua_push_tensor(L, ends);
-  moth_csv_index(text, n, quoted, (int64_t *)(void *)begins->data, (int64_t *)(void *)ends->data,
+  moth_csv_index(text, n, delimiter, (int64_t *)(void *)begins->data, (int64_t *)(void *)ends->data,
                  count);
   return 2;
 }

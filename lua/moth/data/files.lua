@@ -69,7 +69,7 @@ local GUNZIP_MOST = 2 ^ 31 -- bytes of a .gz in memory
 local TextLines = class("TextLines", Dataset)
 M.TextLines = TextLines
 
-local function open_lines(self, path, quoted)
+local function open_lines(self, path, delimiter)
   local f, why = io.open(path, "rb")
   if not f then check.fail("[data.%s] cannot open %s", self.__name, why) end
   local head, empty = f:read(2), f:seek("end") == 0
@@ -82,8 +82,8 @@ local function open_lines(self, path, quoted)
     if not text then check.fail("[data.%s] %s: %s", self.__name, path, why) end
     self.bytes, empty = strings.bytes(text), text == ""
   end
-  -- Where the lines begin and end: int64 tensors. quoted: a line break between double quotes ends no line (CSV).
-  self.begins, self.ends = B.media.index_lines(self.bytes, empty and 0 or self.bytes:numel(), quoted or false)
+  -- Where the lines begin and end: int64 tensors. delimiter: of cells; a line break in a quoted one ends no line.
+  self.begins, self.ends = B.media.index_lines(self.bytes, empty and 0 or self.bytes:numel(), delimiter or -1)
 end
 
 TextLines.__init = signature.init("data.TextLines(path path, *, callable transform?)", function(self, o)
@@ -137,7 +137,7 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
   list features?, string|int target?, callable transform?)", function(self, o)
   local delimiter = o.delimiter or ","
   if #delimiter ~= 1 then check.fail("[data.CSV] delimiter must be one character, got '%s'", delimiter) end
-  open_lines(self, o.path, true)
+  open_lines(self, o.path, delimiter:byte())
   self.delimiter, self.first, self.transform = delimiter:byte(), o.header and 1 or 0, o.transform
   self.features, self.target, self.columns = o.features, o.target, o.columns
   if self.begins:size(1) == 0 then check.fail("[data.CSV] %s is empty", o.path) end
