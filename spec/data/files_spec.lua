@@ -128,7 +128,8 @@ describe("files as data #quick", function()
     local plain = data.CSV(file("4;5"), { header = false, delimiter = ";", features = { 1, 2 } })
     assert.same({ 4, 5 }, plain:get(1):totable())
     assert.error_matches(function() data.CSV(path, { target = "kin" }) end, "no column 'kin'; did you mean 'kind'")
-    assert.error_matches(function() data.CSV(file("a,b\n1\n")):get(1) end, "sample 1 has 1 cells, there are 2 columns")
+    assert.error_matches(function() data.CSV(file("a,b\n1\n")):get(1) end,
+      "sample 1 %(line 2 of the file%) has 1 cells, there are 2 columns")
     assert.error_matches(function() data.CSV(file("a\nx\n"), { features = { "a" } }):get(1) end, "no number: 'x'")
   end)
 

@@ -157,12 +157,22 @@ end)
 --- Line i of the file as a string, the header among them.
 function CSV:row(i) return strings.cut(self.bytes, self.begins[i]:item(), self.ends[i]:item()) end
 function CSV:size() return self.begins:size(1) - self.first end
+
+-- Where line i stands; that it has n cells; -1: a quote is not closed, in cell `column`.
+local function where_of(self, i)
+  local _, breaks = strings.cut(self.bytes, 0, self.begins[i]:item()):gsub("\n", "")
+  return ("[data.CSV] %s: sample %d (line %d of the file)"):format(self.path, i - self.first, breaks + 1)
+end
+local function refuse(self, i, n, column)
+  if n == -1 then
+    check.fail("%s: a quote is not closed%s", where_of(self, i), column and (", in cell %d"):format(column) or "")
+  end
+  check.fail("%s has %d cells, there are %d columns", where_of(self, i), n, #self.columns)
+end
+
 function CSV:get(i)
   local row, n = B.media.csv_cells(self:row(self:check_position(i) + self.first), self.delimiter, false)
-  if not row then check.fail("[data.CSV] %s: sample %d: a quote is not closed", self.path, i) end
-  if n ~= #self.columns then
-    check.fail("[data.CSV] %s: sample %d has %d cells, there are %d columns", self.path, i, n, #self.columns)
-  end
+  if not row or n ~= #self.columns then refuse(self, i + self.first, row and n or -1) end
   local sample = {}
   for k, name in ipairs(self.columns) do
     if row[k] ~= nil then sample[name] = row[k] end
@@ -218,11 +228,8 @@ function CSV:numbers(...)
   local values, line, column, n, cell = B.media.csv_numbers(self.bytes, self.begins, self.ends, self.delimiter, place,
     width, count > 0 and from - 1 + self.first or 0, count)
   if values then return values:to(dtype or moth.get_default_dtype()) end
-  local _, breaks = strings.cut(self.bytes, 0, self.begins[line + 1]:item()):gsub("\n", "")
-  local where = ("[data.CSV] %s: sample %d (line %d of the file)"):format(self.path, line + 1 - self.first, breaks + 1)
-  if n == -1 then check.fail("%s: a quote is not closed, in cell %d", where, column) end
-  if n >= 0 then check.fail("%s has %d cells, there are %d columns", where, n, #self.columns) end
-  check.fail("%s: column '%s' is no number: '%s'", where, self.columns[column], cell)
+  if n >= -1 then refuse(self, line + 1, n, column) end
+  check.fail("%s: column '%s' is no number: '%s'", where_of(self, line + 1), self.columns[column], cell)
 end
 
 -- The columns of a batch of features: { place, width, where each feature is, where the target is }; false: the samples
