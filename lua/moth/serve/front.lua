@@ -14,7 +14,7 @@ local gunzip = require "moth.utils.gunzip"
 local M = {}
 
 local cqueues, condition, server, new_headers, errno, signals
-local plain_step, plain_shutdown, plain_header -- of lua-http's streams and connections
+local plain_step, plain_shutdown, plain_header, plain_request_line -- of lua-http's streams and connections
 local loop -- the controller
 
 --- Whether lua-http is there; else what to do.
@@ -38,6 +38,7 @@ local function open()
   plain_step = require("http.h1_stream").methods.step
   plain_shutdown = require("http.h1_stream").methods.shutdown
   plain_header = require("http.h1_connection").methods.read_header
+  plain_request_line = require("http.h1_connection").methods.read_request_line
   loop = cqueues.new()
 end
 
@@ -203,9 +204,21 @@ end
 local SLOWER = 0.001 -- seconds between the pieces of all bodies that are refused together: others come first
 local refused = 0 -- bodies that are read to their end for nothing
 local PIECE = 2 ^ 18 -- bytes of a piece that is read or written
-local TRICKLE = 256 -- bytes: behind a smaller piece one waits for more
+local TRICKLE = 256 -- bytes: after a smaller piece one waits for more
+local LONG, MANY = 0.25, 64 -- seconds of such a wait at most; longer where more than so many wait
 local CHUNKS = 2 ^ 15 -- of a body that may be smaller than that, on average
 local FAIR = 256 -- parts of a body, which may be bytes, after which they are joined and others have their turn
+
+-- Waits for more of what comes in drips, else a client could make work of each byte: longer than the last time, and
+-- the longer the more clients do it. In seconds.
+local waiting = 0
+local function await_more(wait)
+  waiting = waiting + 1
+  wait = math.min(wait + 0.002, LONG * math.max(1, waiting / MANY))
+  M.sleep(wait)
+  waiting = waiting - 1
+  return wait
+end
 
 -- Large bodies that are refused once they were looked at must not take all the time. By the client's address: when its
 -- next large body is looked at (free), and whether one is worked on.
@@ -330,9 +343,9 @@ function Request:body(most, seconds, total, keep, why_not)
     local socket = self.stream.connection and self.stream.connection.socket
     local more = (in_chunks or got < size) and socket and socket:pending() == 0
     if more and #chunk < TRICKLE then -- else a client could make work of each byte
-      waits = got - slept > TRICKLE and 0.002 or math.min(waits + 0.002, 0.25)
+      if got - slept > TRICKLE then waits = 0 end
       slept = got
-      if pieces > 4 then M.sleep(waits) end
+      if pieces > 4 then waits = await_more(waits) end
     end
     if got > most then return nil, 413, too_large:format("", most) end
     if in_chunks and pieces > CHUNKS and got < TRICKLE * pieces then
@@ -494,14 +507,28 @@ local function await_turn(stream)
   while stream.state ~= "closed" and line:peek() ~= stream do stream.pipeline_cond:wait(1) end
 end
 
+-- A line of the head is not there yet: lua-http asks again as soon as a byte of it has come.
+local function patient(connection, got, message, number)
+  if not got and number == errno.ETIMEDOUT then
+    local n = (connection.tries or 0) + 1
+    connection.tries = n
+    if n > 4 then connection.waited = await_more(connection.waited or 0) end
+  end
+  return got, message, number
+end
+
+local function read_request_line(connection, seconds)
+  return patient(connection, plain_request_line(connection, seconds))
+end
+
 -- lua-http takes the "\r" of the last "\r\n" for a damaged header where the "\n" comes later.
 local function read_header(connection, seconds)
   local socket = connection.socket
   if socket:pending() < 2 then
     local ok, message, number = socket:fill(2, 0)
-    if not ok and number == errno.ETIMEDOUT then return nil, message, number end
+    if not ok and number == errno.ETIMEDOUT then return patient(connection, nil, message, number) end
   end
-  return plain_header(connection, seconds)
+  return patient(connection, plain_header(connection, seconds))
 end
 
 -- What has come of a chunk: lua-http would wait for the whole, of up to 4 GB, and read it anew with each packet.
@@ -556,12 +583,14 @@ local NO_HOST = '{"error":"expected one header Host"}'
 local function handle(handler, stream, listener)
   stream.use_zlib, stream.step, stream.shutdown = false, step, shutdown
   local connection = stream.connection
-  connection.read_header, connection.read_body_chunk = read_header, read_body_chunk
+  connection.read_request_line, connection.read_header = read_request_line, read_header
+  connection.read_body_chunk = read_body_chunk
   connection.read_body_by_length = read_body_by_length
   await_turn(stream)
   local request = Request()
   request.stream, request.started, request.listener = stream, M.now(), listener
   local headers, _, why = stream:get_headers(SLOW)
+  connection.tries, connection.waited = nil, nil
   listener.spoke(stream.connection.socket)
   if not headers then
     local slow = why == errno.ETIMEDOUT
@@ -588,6 +617,10 @@ local function handle(handler, stream, listener)
   local ok, message = pcall(handler, request)
   listener.active = listener.active - 1
   if not ok then error(message, 0) end
+  if not connection.answered and not request:is_gone() then
+    connection.answered = true
+    listener.answered()
+  end
 end
 
 -- A socket at `path` that a server has left behind is removed; what anything else has there stays.
@@ -640,10 +673,32 @@ local function Strangers(most)
 end
 
 local ACCEPTED = 4 -- connections that are taken before others have their turn
+local UNANSWERED, FORGOTTEN = 128, 200 -- connections that may be without an answer, or end so; so many more each second
+
+-- Who opens connections and waits for no answer must not take the time of those who do: past so many the next ones wait
+-- to be taken, in the system's queue.
+local function Doubt()
+  local n, at = 0, M.now()
+  local self = {}
+  local function forget()
+    local now = M.now()
+    n, at = math.max(0, n - FORGOTTEN * (now - at)), now
+  end
+  function self.add()
+    forget()
+    n = n + 1
+    while n > UNANSWERED do
+      M.sleep(1 / FORGOTTEN)
+      forget()
+    end
+  end
+  function self.answered() n = math.max(0, n - 1) end
+  return self
+end
 
 -- lua-http waits for ever for the first byte of a connection: silent ones would take all places. And it takes all that
 -- have come before anybody else has a turn.
-local function limit_silence(made, seconds, strangers)
+local function limit_silence(made, seconds, strangers, doubt)
   local add, taken = made.add_socket, 0
   function made:add_socket(socket)
     taken = taken + 1
@@ -660,6 +715,7 @@ local function limit_silence(made, seconds, strangers)
       socket:close()
       self.connection_done:signal(1)
     end)
+    doubt.add()
     return true
   end
 end
@@ -683,8 +739,9 @@ function M.listen(o)
   local ok
   if made then
     local strangers = Strangers(math.max(8, math.floor((o.connections or math.huge) / 4)))
-    listener.spoke = strangers.spoke
-    limit_silence(made, math.min(SLOW, o.keep_alive or IDLE), strangers)
+    local doubt = Doubt()
+    listener.spoke, listener.answered = strangers.spoke, doubt.answered
+    limit_silence(made, math.min(SLOW, o.keep_alive or IDLE), strangers, doubt)
     ok, message = made:listen()
   end
   if not ok then
