@@ -12,6 +12,7 @@ local key_of = require("moth.export.inputs").key_of
 local merging = require "moth.export.merge"
 local sizes = require "moth.compile.sizes"
 local tree = require "moth.lang.tree"
+local writes = require "moth.export.writes"
 
 local M = {}
 local C = B.compile
@@ -65,18 +66,13 @@ end
 
 -- The calls of kernels at given sizes; calls of control have `control` = "cond" or "while_loop" and `parts`, lowered.
 function lowered(program, state, point)
-  local args, found, kept = {}, stand_ins(program, point), {}
+  local args, found = {}, stand_ins(program, point)
   for i, input in ipairs(program.inputs) do
     args[i] = B.ops.empty(shape_at(input.shape, point), { dtype = input.dtype })
   end
-  for name, fn in each(programs.controls) do
-    kept[name], programs.controls[name] = fn, run_stand_in(found)
-  end
-  local ok, graph = xpcall(explain.capture, require("moth.lang.trace").keep, function(...)
-    return program:run(state, point, { ... }, "cpu")
+  local graph = explain.capture(function(...)
+    return program:run(state, point, { ... }, "cpu", nil, { control = run_stand_in(found) })
   end, args)
-  for name, fn in each(kept) do programs.controls[name] = fn end
-  if not ok then require("moth.lang.trace").rethrow(graph) end
   local low = C.graph_lowered(graph.handle)
   local calls, last = {}, nil
   for _, call in ipairs(low.calls) do
@@ -267,36 +263,21 @@ local function is_inference(call)
   end
 end
 
--- Whether what is written to is an input, or a tensor of the program: then an error, or a copy in its place.
-function Writer:may_write(call, id)
-  local root = self.root[id]
-  local v = self.values[root]
-  if v.kind == "held" then
-    self.file.written[self.file.state_ids[key_of(v.tensor)]] = true
-  elseif v.kind == "input" and self.is_part then
-    refuse(call, "it writes to an operand of cond or while_loop: take a clone of it")
+-- Notes the tensors of the program that calls write to; exported programs write to nothing else but what they made.
+function Writer:note_written(calls)
+  local function note(call, id)
+    local v = self.values[self.root[id]]
+    if v.kind == "held" then
+      self.file.written[self.file.state_ids[key_of(v.tensor)]] = true
+    elseif v.kind == "input" then
+      refuse(call, "it writes to an input: take a clone of it")
+    end
   end
-end
-
--- Inputs that are written to are copied first.
-function Writer:copy_inputs(calls)
-  local copied = {}
   for _, call in ipairs(calls) do
-    local written = {}
-    for _, id in ipairs(call.targets) do written[#written + 1] = id end
+    for _, id in ipairs(call.targets) do note(call, id) end
     for _, i in ipairs((call.control or is_inference(call)) and {} or call.writes) do
       local a = call.args[i] or {}
-      for _, id in ipairs(a[1] == "value" and { a[2] } or a[1] == "values" and a[2] or {}) do
-        written[#written + 1] = id
-      end
-    end
-    for _, id in ipairs(written) do
-      self:may_write(call, id)
-      local root = self.root[id]
-      if self.values[root].kind == "input" and not copied[root] then
-        copied[root] = true
-        self.of[root] = self:add("clone", { value(self.of[root]) }, 1)
-      end
+      for _, id in ipairs(a[1] == "value" and { a[2] } or a[1] == "values" and a[2] or {}) do note(call, id) end
     end
   end
 end
@@ -335,8 +316,8 @@ function Writer:copy(to, from) self:add("copy_", { value(to), value(from), { "bo
 
 -- The calls of a part, whose inputs are these values; its outputs. fresh: none of them is an input.
 function Writer:part(low, inputs, fresh)
-  local part = setmetatable({ file = self.file, kernels = 0, of = {}, values = low.values, root = find_roots(low),
-    is_part = true }, Writer)
+  local part = setmetatable({ file = self.file, kernels = 0, of = {}, values = low.values, root = find_roots(low) },
+    Writer)
   for id, v in ipairs(low.values) do
     if v.kind == "input" then
       part.of[id] = inputs[v.input]
@@ -395,7 +376,7 @@ end
 
 -- all: with those that became generated code.
 function Writer:run(calls, all)
-  self:copy_inputs(all or calls)
+  self:note_written(all or calls)
   for _, call in ipairs(calls) do
     if call.kernel then
       self:kernel(call.kernel)
@@ -600,11 +581,19 @@ local function check_program(ep)
 end
 M.check_program = check_program
 
+--- The program without writes but to tensors of its own: what C gives stays as it was.
+function M.without_writes(ep)
+  if writes.any(ep.program) then ep = ep:decompose {} end -- of a file that an older moth wrote
+  local program = writes.without_copies(ep.program)
+  return program == ep.program and ep or setmetatable({ program = program }, { __index = ep })
+end
+
 --- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
 -- dtypes for `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
   check_program(ep)
   require("moth.export.follow").refuse_guards("edge.export", ep.program)
+  ep = M.without_writes(ep)
   local program, held = require("moth.export.frozen").freeze(ep)
   if program then
     local tensors = {}

@@ -49,6 +49,7 @@ end
 -- kernels; what moth_lua says of the graph; the list of calls of it and { kernel = … }.
 function M.lower(ep, names)
   file.check_program(ep)
+  ep = file.without_writes(ep)
   for node in ep.program:calls() do
     if controls[node.op] then
       check.fail("[aot_compile] %s (%s): code is generated for calls one after the other\nHINT: moth.edge.export keeps "

@@ -8,6 +8,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local each = require "moth.each"
 local records = require "moth.export.record"
 local programs = require "moth.export.program"
 local library = require "moth.library"
@@ -109,7 +110,20 @@ local function call_of(recorder, made, operands)
     recorder.controls[part.op] = part.make
     for _, t in ipairs { part.fn(operands) } do out[#out + 1] = t end
   end
-  return unpack(out)
+  return out
+end
+
+-- The numbers of the operands that programs write to.
+local function written_by(...)
+  local seen, out = {}, {}
+  for _, program in ipairs { ... } do
+    for k in each(program.mutated or {}) do
+      if not seen[k] then out[#out + 1] = k end
+      seen[k] = true
+    end
+  end
+  table.sort(out)
+  return out
 end
 
 local function rest(list, from)
@@ -134,15 +148,25 @@ function M.cond(pred, true_fn, false_fn, operands, ...)
   if pred:numel() ~= 1 then is_true("cond", pred) end
   local list = { pred }
   for i, t in ipairs(operands) do list[i + 1] = t end
-  return call_of(recorder, recorder:programs({ true_fn, false_fn }, operands, function(parts)
+  local made = recorder:programs({ true_fn, false_fn }, operands, function(parts)
     local a, b = parts[1], parts[2]
     same_results("cond", a, b, "true_fn and false_fn give different ones")
-    return M.stand_in("cond", metas_of(a), function(call)
+    local written = written_by(a, b)
+    for _, k in ipairs(written) do
+      for _, one in ipairs(parts) do
+        table.insert(one.outputs, one.mutated and one.mutated[k] or one.inputs[k].name)
+      end
+    end
+    return { written = written, ops = M.stand_in("cond", metas_of(a), function(call)
       local given = call.args[1]
-      return { op = "cond", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast, args = { n = 4,
-        given[1], part(a), part(b), rest(given, 2) } }
-    end)
-  end), list)
+      return { op = "cond", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast,
+        written = written, args = { n = 4, given[1], part(a), part(b), rest(given, 2) } }
+    end) }
+  end)
+  local results, n = call_of(recorder, made.ops, list), #made.written
+  n = #results - n
+  for i, k in ipairs(made.written) do operands[k]:copy_(results[n + i]) end
+  return unpack(results, 1, n)
 end
 
 --- while_loop(test, body, operands): while test(unpack(operands)) is true, operands become body's results, which are as
@@ -159,17 +183,30 @@ function M.while_loop(test, body, operands, ...)
     end
     return unpack(list, 1, n)
   end
-  return call_of(recorder, recorder:programs({ test, body }, operands, function(parts)
+  local made = recorder:programs({ test, body }, operands, function(parts)
     local a, b = parts[1], parts[2]
     if #a.outputs ~= 1 then check.fail("[while_loop] the test gives one tensor, got %d", #a.outputs) end
     local state = { inputs = b.inputs, nodes = {}, outputs = {} }
     for i, input in ipairs(b.inputs) do state.outputs[i] = input.name end
     same_results("while_loop", state, b, "the body's results are not like its operands")
-    return M.stand_in("while_loop", b.inputs, function(call)
+    if a.mutated then
+      check.fail("[while_loop] the test writes to operand %d: take a clone of it", (next(a.mutated)))
+    end
+    local written = written_by(b)
+    for _, k in ipairs(written) do
+      if b.outputs[k] ~= b.mutated[k] then
+        check.fail("[while_loop] the body writes to operand %d, and gives another value for it: take a clone of it, or "
+          .. "return it", k)
+      end
+    end
+    return { written = written, ops = M.stand_in("while_loop", b.inputs, function(call)
       return { op = "while_loop", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast,
-        args = { n = 3, part(a), part(b), call.args[1] } }
-    end)
-  end), operands)
+        written = written, args = { n = 3, part(a), part(b), call.args[1] } }
+    end) }
+  end)
+  local results = call_of(recorder, made.ops, operands)
+  for _, k in ipairs(made.written) do operands[k]:copy_(results[k]) end
+  return unpack(results)
 end
 
 programs.controls.cond = function(args) return M.cond(args[1], args[2], args[3], args[4]) end

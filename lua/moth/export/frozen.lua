@@ -11,6 +11,7 @@ local interpreted = require "moth.compile.interpreted"
 local is_recorded = require "moth.export.active"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
+local writes = require "moth.export.writes"
 local C = B.compile
 
 local M = {}
@@ -22,16 +23,6 @@ local bearers = { conv1d = { 3 }, conv2d = { 4 }, conv3d = { 5 }, linear = { 2 }
   conv_transpose2d = { 4, groups = 7 }, conv_transpose3d = { 5, groups = 7 } }
 
 local function is_norm(node) return node.op == "batch_norm" and not node.args[6] end
-
-local function writes(node)
-  if node.into then return true end
-  local facts = B.op_facts(node.op)
-  if not facts or facts.returns_self then return true end
-  for _, a in ipairs(facts.args) do
-    if a.mutated and not is_norm(node) then return true end
-  end
-  return false
-end
 
 -- How often each value is read.
 local function uses_of(program)
@@ -155,7 +146,7 @@ end
 --- The program and tensors { name = { kind, tensor } } of an exported program, frozen; nil: it writes to tensors.
 function M.freeze(ep)
   for node in ep.program:calls() do
-    if programs.controls[node.op] or writes(node) then return nil end
+    if programs.controls[node.op] or #writes.targets(node) > 0 then return nil end
   end
   return moth.no_grad(fold_norms, ep.program, ep.held)
 end

@@ -301,7 +301,7 @@ end
 -- The program that its calls make, at the example's sizes.
 function Exported:record_again()
   local list = fake_inputs(self)
-  return (records.record(function(...) return self(...) end, list))
+  return (records.record(function(...) return self(...) end, list, nil, true))
 end
 
 -- What it takes and gives: { inputs = { { name, dtype, shape } }, parameters, buffers, constants = names,

@@ -115,13 +115,14 @@ end
 
 local function call(node, args, env)
   local control = M.controls[node.op]
-  if control then return control(args, node, env) end
+  if control then return (env.watch and env.watch.control or control)(args, node, env) end
   if packs[node.op] and not (env.decompose and env.decompose[node.op]) then give_packed(node, args) end
   local parts = env.decompose and env.decompose[node.op]
   if parts then
     if parts ~= true then return parts(unpack(args, 1, args.n)) end
     return run_parts(node, args)
   end
+  if env.watch and env.watch.before then env.watch.before(node, args) end
   local fn = M.op(node.op)
   if not fn then check.fail("[export] there is no op '%s' (at %s)", node.op, node.at) end
   if node.into then
@@ -151,11 +152,13 @@ local function autocast_call(node, args, env)
 end
 
 --- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs. decompose: ops by name
--- that are computed by what they are made of: true, by the record; a function of the call's arguments.
-function Program:run(state, dims, inputs, device, decompose)
+-- that are computed by what they are made of: true, by the record; a function of the call's arguments. watch: who looks
+-- on, { control(args, node) = what is called for cond and while_loop, before(node, args), behind(node) = called around
+-- each call, values = {}, where they stay }; each may be left out.
+function Program:run(state, dims, inputs, device, decompose, watch)
   self.ends = self.ends or last_uses(self)
-  local values, default = {}, B.default_dtype().name
-  local env = { values = values, state = state, dims = dims, device = device, decompose = decompose }
+  local values, default = watch and watch.values or {}, B.default_dtype().name
+  local env = { values = values, state = state, dims = dims, device = device, decompose = decompose, watch = watch }
   for i, input in ipairs(self.inputs) do values[input.name] = inputs[i] end
   for i, node in ipairs(self.nodes) do
     local args = { n = node.args.n }
@@ -171,7 +174,8 @@ function Program:run(state, dims, inputs, device, decompose)
     if results then
       for k, name in ipairs(out) do values[name] = results[k] end
     end
-    for _, name in ipairs(self.ends[i] or {}) do values[name] = nil end
+    if watch and watch.behind then watch.behind(node) end
+    for _, name in ipairs(not (watch and watch.values) and self.ends[i] or {}) do values[name] = nil end
   end
   local outputs = {}
   for i, name in ipairs(self.outputs) do
@@ -207,8 +211,8 @@ function Program:result_names(prefix)
   return names
 end
 
---- Takes out calls that only make values which nothing reads.
-function Program:prune()
+--- Takes out calls that only make values which nothing reads; may(node), if given, says which may go.
+function Program:prune(may)
   local read, kept = {}, {}
   local function note(v)
     if type(v) ~= "table" then return end
@@ -216,10 +220,12 @@ function Program:prune()
     for i = 1, v.kind == "list" and v.n or 0 do note(v[i]) end
   end
   for _, name in ipairs(self.outputs) do read[name] = true end
+  for _, name in each(self.mutated or {}) do read[name] = true end
   for i = #self.nodes, 1, -1 do
     local node = self.nodes[i]
     local facts = B.op_facts(node.op)
     local pure = facts and facts.drops and not facts.draws and not node.into
+    if may then pure = may(node) end
     local used = not pure
     for _, name in ipairs(node.out) do used = used or read[name] end
     if used then

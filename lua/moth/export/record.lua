@@ -13,6 +13,7 @@ local symbols = require "moth.compile.symbols"
 local programs = require "moth.export.program"
 local watched = require("moth.export.watch").watched
 local trace = require "moth.lang.trace"
+local writes = require "moth.export.writes"
 local capture = require("moth.compile.explain").capture
 
 local M = {}
@@ -211,7 +212,8 @@ local function attempt(fn, given, tensors, recorder)
   trace.rethrow(("%s[export] the program cannot be recorded as one: %s\nHINT: %s%s"):format(first, why, hint, rest))
 end
 
---- A program of fn on tensors like given.tensors, but for the sizes of dims.
+--- A program of fn on tensors like given.tensors, but for the sizes of dims, without writes in place (given.as_is: with
+-- them).
 function M.once(fn, given, dims, recorder)
   local tensors = {}
   for i, input in ipairs(given.inputs) do
@@ -225,8 +227,10 @@ function M.once(fn, given, dims, recorder)
   recorder.parts = {}
   while true do
     local program = attempt(fn, given, tensors, recorder)
-    if program then return program end
+    if program and given.as_is then return program end
+    if program then return writes.functional(program, tensors, recorder.state, recorder.inside) end
     local wanted, parts = recorder.wanted, {}
+    wanted.given.as_is = given.as_is
     for i, like in ipairs(wanted.given.tensors) do
       local t = moth.fake_mode(B.ops.empty, like.size, { dtype = like.dtype, device = like.device })
       wanted.given.tensors[i], wanted.given.leaves[i] = t, t
@@ -303,9 +307,11 @@ function M.of(fn, given, state, names, any_one)
   return program, held
 end
 
---- Records a function or module on arguments: the program, what it holds, and what inputs.lua says.
-function M.record(fn, args, dynamic)
+--- Records a function or module on arguments: the program, what it holds, and what inputs.lua says. as_is: with its
+-- writes in place.
+function M.record(fn, args, dynamic, as_is)
   local given = inputs_of.inputs(fn, args, dynamic)
+  given.as_is = as_is
   local program, held = M.of(fn, given, inputs_of.state_of(fn))
   return program, held, given
 end

@@ -1,6 +1,7 @@
 --- The names that the rules of ONNX use (lua/moth/onnx/rules.lua) for positions, diagonals and windows.
 local B = require "moth_lua"
 local rules = require "moth.onnx.rules"
+local sizes = require "moth.compile.sizes"
 
 -- make(op, …) is a node, constant(v, dtype) one of a constant; writer makes the file.
 return function(env, make, constant, writer)
@@ -176,20 +177,38 @@ return function(env, make, constant, writer)
   function env.placed(x, v, dim, places)
     return make("ScatterElements", x, env.spread_index(constant(places, "int64"), dim, v), v, { axis = dim })
   end
+  -- x with v in place of the elements first to last - 1, from 0, of a dimension; below 0: from the end.
+  local END = 2 ^ 53 -- behind the last element of any dimension
+  local function between(x, v, dim, first, last)
+    local function part(from, to) return make("Slice", x, env.ints { from }, env.ints { to }, env.ints { dim }) end
+    local parts, known = { v }, type(last) == "number"
+    if first ~= 0 then table.insert(parts, 1, part(0, first)) end
+    if not (known and (last >= END or first == -1 and last == 0)) then parts[#parts + 1] = part(last, END) end
+    return #parts == 1 and v or make("Concat", parts, { axis = dim })
+  end
   function env.put_slice(x, v, dim, start, stop, step)
-    local places, n = {}, static({ x.shape[dim + 1] }, "a dimension")[1]
+    local n = x.shape[dim + 1]
+    step = step or 1
+    if type(n) ~= "number" then
+      if step ~= 1 or type(start) == "number" and start < 0 or type(stop) == "number" and stop < 0 then
+        env.refuse("a dimension whose size changes")
+      end
+      local all = stop == nil or type(stop) == "table" and sizes.text(stop) == sizes.text(n)
+      return between(x, env.to(v, x.dtype), dim, start or 0, all and END or stop)
+    end
     local function place(at, default)
       at = at or default
       return math.max(0, math.min(at < 0 and at + n or at, n))
     end
-    for i = place(start, 0), place(stop, n) - 1, step do places[#places + 1] = i end
-    if #places == 0 then return make("Identity", x) end
-    return env.placed(x, v, dim, places)
+    local first, last, places = place(start, 0), place(stop, n), {}
+    if last <= first then return make("Identity", x) end
+    if step == 1 then return between(x, env.to(v, x.dtype), dim, first, last == n and END or last) end
+    for i = first, last - 1, step do places[#places + 1] = i end
+    return env.placed(x, env.to(v, x.dtype), dim, places)
   end
   function env.put_row(x, v, dim, index)
-    local row = make("Unsqueeze", v, env.ints { dim })
-    row.ndim = x.ndim
-    return env.placed(x, row, dim, { index < 0 and index + static({ x.shape[dim + 1] }, "a dimension")[1] or index })
+    local row = make("Unsqueeze", env.to(v, x.dtype), env.ints { dim })
+    return between(x, row, dim, index, type(index) == "number" and index + 1 or sizes.combined("add", index, 1))
   end
   function env.put_value(x, dim, index, v)
     local shape = { unpack(x.shape) }

@@ -13,7 +13,7 @@ local fold = require "moth.onnx.fold"
 local messages = require "moth.onnx.messages"
 local places = require "moth.onnx.positions"
 local rules = require "moth.onnx.rules"
-local writes = require "moth.onnx.writes"
+local writes = require "moth.export.writes"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
 local sizes = require "moth.compile.sizes"
@@ -42,9 +42,6 @@ local function all_records()
   end
   return records_by_name
 end
-
--- The op that makes a new tensor of what "relu_" writes in place.
-local function functional(op) return all_records()[op] and op or (op:gsub("_$", "")) end
 
 -- ---- nodes and constants -------------------------------------------------------------------------
 
@@ -352,10 +349,10 @@ end
 function Writer:inlined(program, given, nodes)
   local function over(t) return setmetatable({}, { __index = t }) end
   local own = over(self)
-  own.program, own.nodes, own.root, own.links, own.family = program, nodes, {}, {}, {}
+  own.program, own.nodes = program, nodes
   own.values, own.dims, own.moved = over(self.values), over(self.dims), over(self.moved)
   for i, input in ipairs(program.inputs) do own.values[input.name] = given[i] end
-  for i, node in ipairs(program.nodes) do own:call(node, i) end
+  for _, node in ipairs(program.nodes) do own:call(node) end
   local results = {}
   for i, name in ipairs(program.outputs) do
     results[i] = own:shifted(own.values[name] or own:state(name), false)
@@ -450,7 +447,7 @@ end
 
 -- Writes the nodes of a call of an op; its results stand for their values.
 function Writer:emit(node)
-  local record = self.records[functional(node.op)]
+  local record = self.records[node.op]
   local rule = assert(loadstring("return " .. record.onnx:gsub("^composed%b()%s*or%s+", ""), OWN))
   local passes = self:passes(node, record)
   local values = self:arguments(node, record, passes)
@@ -467,15 +464,12 @@ function Writer:emit(node)
     if v == nil then break end
     local made = rules.value(v.name, meta.dtype, meta.shape)
     if scalar then made = self:reshaped(made, meta.shape, node) end
-    if v.dtype and v.dtype ~= meta.dtype and node.op:find "_$" then -- a write keeps the dtype
-      made.name = self:node("Cast", { v.name }, 1, { to = messages.code(meta.dtype) }, node.at)[1]
-    end
     if gives_index[node.op] == i or passes and i == 1 then self.index[made.name] = true end
     self.values[node.out[i]] = made
   end
 end
 
-function Writer:call(node, at)
+function Writer:call(node)
   for _, meta in ipairs(node.metas) do
     if meta.dtype:find("^complex") then
       refuse("%s (%s) makes complex numbers, which ONNX's operators do not take: write it by real ones", node.op,
@@ -485,7 +479,6 @@ function Writer:call(node, at)
   if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
   if controls[node.op] then return self:control(node) end
   self:emit(node)
-  writes.call(self, node, at)
 end
 
 -- ---- the graph -----------------------------------------------------------------------------------
@@ -530,7 +523,7 @@ local function decomposed(ep, opset)
   for _ = 1, 8 do
     local missing = {}
     for node in ep.program:calls() do
-      local r = self_made[functional(node.op)]
+      local r = self_made[node.op]
       local known = programs.controls[node.op] or missing[node.op]
       if not known and (not r or not r.onnx or is_composed(node, r, ep.program, opset)) then
         if not (r and (r.expr or r.decompose or r.onnx and given[r.name])) then
@@ -552,15 +545,21 @@ local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer h
 -- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
   follow.refuse_guards("onnx.export", ep.program)
+  if writes.any(ep.program) then ep = ep:decompose {} end -- a file of an older moth
+  local target, writer = writes.outside(ep.program)
+  if target then
+    refuse("%s (%s) writes to %s, which is not the program's own\nHINT: call :eval() before the export", writer.op,
+      writer.at, target.name)
+  end
   local as_index, positions = {}, {}
   if o.index_base == 0 then -- as the model's ops see them
-    as_index, positions = places.of(ep.program, function(op) return all_records()[functional(op)] end)
+    as_index, positions = places.of(ep.program, function(op) return all_records()[op] end)
   end
   ep = decomposed(ep, o.opset_version)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
-    root = {}, links = {}, family = {}, records = all_records() }, Writer)
+    records = all_records() }, Writer)
   if #program.outputs == 0 then refuse("the model gives no tensor") end
   for _, key in ipairs { "input_names", "output_names" } do
     local count = key == "input_names" and #program.inputs or #program.outputs
@@ -580,7 +579,7 @@ function M.model(ep, o)
     self.values[input.name] = rules.value(name, input.dtype, shape)
     if as_index[input.name] then self.index[name] = true end
   end
-  for i, node in ipairs(program.nodes) do self:call(node, i) end
+  for _, node in ipairs(program.nodes) do self:call(node) end
   local outputs, indices, inputs, names = {}, {}, {}, program:result_names "output_"
   if names[1] == "output_1" then names[1] = "output" end
   for i, name in ipairs(program.outputs) do
