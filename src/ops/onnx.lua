@@ -202,7 +202,7 @@ return {
   as_strided = "composed(true)", as_strided_scatter = "composed(true)", masked_scatter = "composed(true)",
   diagonal_scatter = "composed(true)", native_running_max = "composed(true)", native_running_min = "composed(true)",
   adaptive_max_pool2d_with_indices = "composed(true)", fake_quantize = "composed(true)",
-  native_scatter_extreme = "composed(true)", linalg_cholesky_ex = "composed(true)",
+  native_scatter_extreme = "composed(true)", native_bag_max = "composed(true)", linalg_cholesky_ex = "composed(true)",
   native_solve_triangular = "composed(true)", linalg_lu_factor_ex = "composed(true)",
   native_lu_rows = "composed(true)", native_lu_solve = "composed(true)", native_qr = "composed(true)",
   native_householder_product = "composed(true)", native_ormqr = "composed(true)", lgamma = "composed(true)", digamma = "composed(true)",

@@ -284,13 +284,16 @@ local function trimmed(args)
   return table.concat(list, ", ")
 end
 
+--- A call's op and arguments: the text of equal calls is equal.
+function M.call_text(node) return node.op .. "(" .. trimmed(node.args) .. ")" end
+
 local function node_lines(program, indent, lines)
   for _, node in ipairs(program.nodes) do
     local metas, names = {}, {}
     for i, meta in ipairs(node.metas) do metas[i] = meta_text(meta) end
     for i, name in ipairs(node.out) do names[i] = "%" .. name end
-    lines[#lines + 1] = ("%s%-56s %s  %s"):format(indent, ("%s = %s(%s)"):format(table.concat(names, ", "), node.op,
-      trimmed(node.args)), table.concat(metas, ", "), node.at):gsub("%s+$", "")
+    lines[#lines + 1] = ("%s%-56s %s  %s"):format(indent, table.concat(names, ", ") .. " = " .. M.call_text(node),
+      table.concat(metas, ", "), node.at):gsub("%s+$", "")
     for k = 1, node.args.n do
       local v = node.args[k]
       if type(v) == "table" and v.kind == "program" then

@@ -218,6 +218,17 @@ local function extreme(self, dim, index, src, largest, include)
 end
 M.native_scatter_extreme = extreme
 
+function M.native_bag_max(weight, index, starts)
+  local n, bags = index:size(1), starts:size(1)
+  local ends = moth.cat { starts:narrow(1, 2, bags - 1), moth.full({ 1 }, n + 1, { dtype = starts:dtype() }) }
+  local i = moth.arange(1, n + 1)
+  local inside = i:ge(starts:unsqueeze(2)):logical_and(i:lt(ends:unsqueeze(2))) -- (bags, n)
+  local rows = weight:index_select(1, index):unsqueeze(1)
+  local best, at = moth.where(inside:unsqueeze(3), rows, -math.huge):max(2)
+  local some = inside:any({ 2 }, true)
+  return moth.where(some, best, 0), moth.where(some, index:index_select(1, at:reshape({ -1 })):reshape(at:size()), 1)
+end
+
 require "moth.onnx.composed_linalg"(M)
 require "moth.onnx.composed_special"(M)
 return M

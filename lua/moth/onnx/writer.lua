@@ -9,7 +9,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local follow = require "moth.export.follow"
-local fold = require "moth.onnx.fold"
+local constants = require "moth.export.constants"
 local messages = require "moth.onnx.messages"
 local places = require "moth.onnx.positions"
 local rules = require "moth.onnx.rules"
@@ -539,6 +539,34 @@ local function decomposed(ep, opset)
   return refuse("ops are made of each other")
 end
 
+-- The program with a product of the turned weight in the place of a `linear` that is no Gemm: tools look for products
+-- with constants, among them onnxruntime's quantisers, which leave a product with a Transpose of a constant as it is.
+local function with_products(ep)
+  local program, nodes = {}, {}
+  for _, node in ipairs(ep.program.nodes) do
+    local x, weight, bias = unpack(node.args, 1, 3)
+    local shape = node.metas[1].shape
+    local w = node.op == "linear" and weight.kind == "state" and ep.tensors[weight.name]
+    if w and #shape ~= 2 and w:dim() == 2 then
+      local name = node.out[1]
+      local function add(op, args, out, size)
+        args.n = #args
+        nodes[#nodes + 1] = { op = op, args = args, out = { out }, at = node.at, autocast = node.autocast,
+          metas = { { dtype = node.metas[1].dtype, shape = size } } }
+        return { kind = "value", name = out }
+      end
+      local turned = add("t", { weight }, name .. " turned", { w:size(2), w:size(1) })
+      local product = add("matmul", { x, turned }, bias and name .. " product" or name, shape)
+      if bias then add("add", { product, bias, 1 }, name, shape) end
+    else
+      nodes[#nodes + 1] = node
+    end
+  end
+  for key, v in each(ep.program) do program[key] = v end
+  program.nodes, program.ends = nodes, nil
+  return setmetatable({ program = programs.new(program) }, { __index = ep })
+end
+
 local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer has at most 2 GB
 
 --- The ModelProto of a program, as a message, and the data that goes into a file beside it, or nil. o: input_names,
@@ -555,7 +583,7 @@ function M.model(ep, o)
   if o.index_base == 0 then -- as the model's ops see them
     as_index, positions = places.of(ep.program, function(op) return all_records()[op] end)
   end
-  ep = decomposed(ep, o.opset_version)
+  ep = constants.fold(with_products(constants.fold(decomposed(ep, o.opset_version))))
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
@@ -600,7 +628,6 @@ function M.model(ep, o)
     table.sort(indices)
     metadata[2] = { "moth.indices", table.concat(indices, " ") }
   end
-  self.nodes, self.initializers = fold(self.nodes, self.initializers, function(name) return self:fresh(name) end)
   local bytes, data = 0, nil
   for _, pair in ipairs(self.initializers) do bytes = bytes + pair[2]:numel() * pair[2]:element_size() end
   local most = type(o.external_data) == "number" and math.min(o.external_data, MOST) or MOST
