@@ -75,6 +75,75 @@ describe("the engine of language models #M430", function()
     end
   end)
 
+  it("echoes prompts with what the model says of them", function()
+    local engine = require("moth.llm.engine").load { path = folder, step_tokens = 4 }
+    local logprobs, order = {}, 0
+    local function ask(r)
+      logprobs, r.kind, r.temperature = {}, "completion", 0
+      order = order + 1
+      engine:add(order, r)
+      local out = {}
+      while engine:step(function(id, piece)
+        for _, t in ipairs(piece.logprobs or {}) do logprobs[#logprobs + 1] = t end
+        assert.equal(order, id)
+        out.text, out.last = (out.text or "") .. piece.text, piece
+      end) do end -- luacheck: ignore 542
+      return out
+    end
+    local plain = ask { prompt = "Once upon a", max_tokens = 3 }
+    assert.equal("Once upon a" .. plain.text, ask { prompt = "Once upon a", max_tokens = 3, echo = true }.text)
+    local out = ask { prompt = "Once upon a", max_tokens = 0, echo = true, logprobs = 2 }
+    assert.equal("Once upon a", out.text)
+    assert.same({ 0, "length" }, { out.last.completion_tokens, out.last.finish_reason })
+    assert.is_nil(logprobs[1].logprob)
+    local ids = engine.tokenizer:encode("Once upon a", true)
+    local all = moth.no_grad(engine.model.decode, engine.model, moth.tensor({ ids }, { dtype = moth.int64 }))
+    local log = all:select(1, 1):log_softmax(2)
+    assert.equal(#ids, #logprobs)
+    for i = 2, #ids do
+      assert.near(log[i - 1][ids[i]]:item(), logprobs[i].logprob, 1e-4)
+      assert.near(log[i - 1]:max():item(), logprobs[i].top[1][2], 1e-4)
+    end
+    for i, v in ipairs(ids) do ids[i] = v - 1 end
+    assert.equal("Once upon a", ask { prompt = ids, max_tokens = 1, echo = true }.text:sub(1, 11))
+  end)
+
+  it("adds to logits, and keeps to schemas", function()
+    local engine = require("moth.llm.engine").load { path = folder }
+    local id = 0
+    local function ask(r)
+      id = id + 1
+      r.messages, r.kind = { { role = "user", content = "hi" } }, "chat"
+      engine:add(id, r)
+      local out = run(engine)[id]
+      return out.texts[0], out.finish[0]
+    end
+    local dollar = engine.tokenizer:encode("$")[1] - 1
+    assert.equal("$$$$", (ask { max_tokens = 4, temperature = 0, logit_bias = { [tostring(dollar)] = 100 } }))
+    -- 30 more for "$" alone; 2 less for each that is there: another comes once those are used up
+    local bias = { [tostring(dollar)] = 30 }
+    local text = ask { max_tokens = 40, temperature = 0, logit_bias = bias, frequency_penalty = 2 }
+    local run_of = #text:match "^%$*"
+    assert.is_true(run_of > 3 and run_of < 30, text)
+    local same = ask { max_tokens = 40, temperature = 0, logit_bias = bias, presence_penalty = 2 }
+    assert.equal(40, #same)
+    assert.error_matches(function() ask { logit_bias = { ["420"] = 1 } } end, "no token 420; the last one is 419")
+    local schema = [[{"type":"object","properties":{"name":{"type":"string","maxLength":5},"age":{"type":"integer"}},
+      "required":["name","age"],"additionalProperties":false}]]
+    for seed = 1, 4 do
+      local object, finish = ask { max_tokens = 120, seed = seed, response_format = schema }
+      assert.equal("stop", finish)
+      local v = cjson.decode(object)
+      assert.equal(v.age, math.floor(v.age))
+      assert.equal("string", type(v.name))
+      object, finish = ask { max_tokens = 120, seed = seed, response_format = "object" }
+      if finish == "stop" then assert.equal("table", type(cjson.decode(object))) end
+    end
+    assert.equal(2, #engine.grammars)
+    assert.error_matches(function() ask { response_format = '{"type":"string","pattern":"a"}' } end,
+      "response_format.json_schema.schema.pattern: is not supported here")
+  end)
+
   it("a step that raises ends what runs, and nothing else", function()
     local engine = require("moth.llm.engine").load { path = folder }
     local step, stderr = engine.model.step, io.stderr

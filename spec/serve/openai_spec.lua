@@ -97,9 +97,18 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     refused(400, "tools", "only an empty one", { model = "echo", prompt = "a", tools = { { type = "function" } } })
     refused(400, "response_format", 'only {"type":"text"}', { model = "echo", prompt = "a",
       response_format = { type = "json_object" } })
-    refused(400, "max_tokens", "from 1 to 1048576", { model = "echo", prompt = "a", max_tokens = 0 })
+    refused(400, "max_tokens", "at least 1; 0 goes with echo", { model = "echo", prompt = "a", max_tokens = 0 })
+    for param, format in pairs { ["response_format.type"] = { type = "xml" },
+      ["response_format.x"] = { type = "text", x = 1 },
+      ["response_format.json_schema"] = { type = "json_schema" },
+      ["response_format.json_schema.schema"] = { type = "json_schema", json_schema = { name = "a" } } } do
+      refused(400, param, "^response_format", { model = "echo", messages = { { role = "user", content = "a" } },
+        response_format = format }, "/v1/chat/completions")
+    end
+    refused(400, "logit_bias.x", "a token id", { model = "echo", prompt = "a", logit_bias = { x = 1 } })
+    refused(400, "logit_bias.1", "from %-100 to 100", { model = "echo", prompt = "a", logit_bias = { ["1"] = 101 } })
     refused(400, "stop", "a list of texts", { model = "echo", prompt = "a", stop = { x = "a" } })
-    refused(400, "presence_penalty", "only 0", { model = "echo", prompt = "a", presence_penalty = 1 })
+    refused(400, "presence_penalty", "from %-2 to 2", { model = "echo", prompt = "a", presence_penalty = 3 })
     refused(400, "temperature", "expected a number from 0 to 2", { model = "echo", prompt = "a", temperature = -1 })
     refused(400, "max_tokens", "at most 100", { model = "echo", prompt = "a", max_tokens = 101 })
     refused(400, "messages[0].content", "UTF%-8",

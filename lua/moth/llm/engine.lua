@@ -6,6 +6,9 @@ local each = require "moth.each"
 local class = require "moth.class"
 local Scheduler = require "moth.llm.schedule"
 local Text = require "moth.llm.text"
+local Constraint = require "moth.llm.constraint"
+local grammar = require "moth.llm.grammar"
+local json_schema = require "moth.llm.json_schema"
 local generate = require "moth.llm.generate"
 local template = require "moth.llm.template"
 
@@ -28,7 +31,7 @@ function Engine:__init(options)
   self.template = options.template or info.chat_template
   self.scheduler = Scheduler(model, { max_tokens = options.max_tokens or 4096, max_seqs = options.max_seqs or 16,
     step_tokens = options.step_tokens, share_prefix = options.share_prefix })
-  self.requests, self.out = {}, {}
+  self.requests, self.out, self.grammars = {}, {}, {}
   self.most = math.min(model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
   self.signature = { platform = "moth_llm", steps = true, max_tokens = self.most,
     max_bytes = self.most * tokenizer:longest_token() }
@@ -116,6 +119,57 @@ local function top_of(tokenizer, logits, id, many)
   return { token = bytes_of(tokenizer, id), logprob = log[id]:item(), top = top }
 end
 
+-- ---- what an answer may be -----------------------------------------------------------------------------
+
+local GRAMMARS = 8 -- that are kept, with what may come in each of their states
+
+-- The grammar of a schema's text, and the state before an answer.
+local function grammar_of(self, schema)
+  local kept = self.grammars
+  for i, one in ipairs(kept) do
+    if one.schema == schema then
+      table.insert(kept, 1, table.remove(kept, i))
+      return one.grammar, one.grammar:start(one.node)
+    end
+  end
+  local g, json = grammar.new(), require "cjson"
+  local ok, node = pcall(function()
+    if schema == "object" then return json_schema.object(g) end
+    return json_schema.schema(g, json.decode(schema), json.encode, "response_format.json_schema.schema")
+  end)
+  if not ok then refuse("%s", told(node)) end
+  table.insert(kept, 1, { schema = schema, grammar = g, node = node })
+  kept[GRAMMARS + 1] = nil
+  return g, g:start(node)
+end
+
+-- logit_bias by ids from 1.
+local function biases(self, given)
+  local out, V = {}, self.model.config.vocab_size
+  for id, by in each(given) do
+    if tonumber(id) >= V then refuse("logit_bias: there is no token %s; the last one is %d", id, V - 1) end
+    out[tonumber(id) + 1] = by
+  end
+  return out
+end
+
+-- The prompt's text as a piece, with the logarithms of its tokens' probabilities if they are asked for; these come in
+-- the step that reads the prompt.
+local function echo(self, o, ids, prompt, r, put)
+  local tokenizer = self.tokenizer
+  if type(prompt) ~= "string" then
+    local text, pieces = Text(tokenizer), {}
+    for i, id in ipairs(ids) do pieces[i] = text:add(id) end
+    prompt = table.concat(pieces) .. text:finish()
+  end
+  if not r.logprobs then return put(prompt) end
+  local list = { { token = bytes_of(tokenizer, ids[1]) } }
+  o.on_prompt = function(logits, i)
+    if i < #ids then list[i + 1] = top_of(tokenizer, logits, ids[i + 1], r.logprobs) end
+    if i == #ids then put(prompt, list) end
+  end
+end
+
 local APART = 11400714819 -- between the seeds of a request's choices, so that those of seed + 1 are others
 
 --- Takes a request of openai.lua; what it raises goes to the client.
@@ -130,13 +184,24 @@ function Engine:add(id, r)
     local ids = prompts[math.floor(index / n) + 1]
     local text, waiting = Text(self.tokenizer, stop), nil
     local o = generate.request(ids, r, self.info.eos, self.tokenizer, stop)
-    o.max_tokens = math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
+    local none = r.max_tokens == 0 -- only the prompt is asked for
+    o.max_tokens = none and 1 or math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
+    o.logit_bias = r.logit_bias and biases(self, r.logit_bias)
+    if r.response_format then
+      local g, start = grammar_of(self, r.response_format)
+      o.constraint = Constraint(self.tokenizer, g, start, self.model.config.vocab_size)
+    end
+    local function put(piece, logprobs)
+      self.out[#self.out + 1] = { id, { index = index, text = piece, tokens = 0, logprobs = logprobs } }
+    end
+    if r.echo then echo(self, o, ids, r.prompts and r.prompts[math.floor(index / n) + 1] or r.prompt, r, put) end
     if r.seed then o.seed = (r.seed + index % n * APART) % 2 ^ 53 end
     o.owner = r.owner
-    if r.logprobs then
+    if r.logprobs and not none then
       o.on_logits = function(logits, token) waiting = top_of(self.tokenizer, logits, token, r.logprobs) end
     end
     o.on_token = function(token)
+      if none then return true end
       all.completion_tokens = all.completion_tokens + 1
       local piece = text:add(token)
       if piece ~= "" or waiting then
@@ -148,7 +213,7 @@ function Engine:add(id, r)
     o.on_end = function(reason)
       if reason == "cancel" then return end
       all.left = all.left - 1
-      local piece = { index = index, text = text:finish(), tokens = 0, finish_reason = reason }
+      local piece = { index = index, text = text:finish(), tokens = 0, finish_reason = none and "length" or reason }
       if all.left == 0 then
         piece.done, piece.prompt_tokens, piece.completion_tokens = true, all.prompt_tokens, all.completion_tokens
         self.requests[id] = nil

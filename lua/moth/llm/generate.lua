@@ -21,7 +21,8 @@ function M.request(ids, o, eos, tokenizer, stops)
     if id and tokenizer.is_added[id] then ends[#ends + 1] = id end
   end
   return { ids = ids, max_tokens = o.max_tokens, temperature = o.temperature, top_k = o.top_k, top_p = o.top_p,
-    min_p = o.min_p, repetition_penalty = o.repetition_penalty, seed = o.seed, stop_ids = ends }
+    min_p = o.min_p, repetition_penalty = o.repetition_penalty, presence_penalty = o.presence_penalty,
+    frequency_penalty = o.frequency_penalty, seed = o.seed, stop_ids = ends }
 end
 
 local options = "*, count max_tokens=128, number temperature=1, count top_k?, number top_p=1, \z

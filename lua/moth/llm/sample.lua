@@ -1,6 +1,7 @@
 --- The next token of a sequence from its logits, by its own options and generator: neighbours in a batch change
 -- nothing.
 local moth = require "moth"
+local each = require "moth.each"
 local generate = require "moth.models.generate"
 
 local M = {}
@@ -28,10 +29,34 @@ local function draw(probs, ids, total, p, least, complete, generator)
   return ids[n]:item()
 end
 
---- logits (V); o: temperature (0: the most probable), top_k, top_p, min_p, repetition_penalty; ids: the tokens so far,
--- a list
+-- Logits with what is added to those of some ids: logit_bias (a table by id), and for each token of the answer
+-- presence_penalty once and frequency_penalty as often as it is there.
+local function biased(logits, o)
+  local by = {}
+  for id, bias in each(o.logit_bias or {}) do by[id] = bias end
+  local presence, frequency = o.presence_penalty or 0, o.frequency_penalty or 0
+  if presence ~= 0 or frequency ~= 0 then
+    local there = {}
+    for _, id in ipairs(o.new or {}) do
+      by[id] = (by[id] or 0) - frequency - (there[id] and 0 or presence)
+      there[id] = true
+    end
+  end
+  local ids, more = {}, {}
+  for id, bias in each(by) do ids[#ids + 1], more[#more + 1] = id, bias end
+  if #ids == 0 then return logits end
+  local device = logits:device()
+  return logits:to(moth.float32):index_add(1, moth.tensor(ids, { dtype = moth.int64, device = device }),
+    moth.tensor(more, { dtype = moth.float32, device = device }))
+end
+
+--- logits (V); o: temperature (0: the most probable), top_k, top_p, min_p, repetition_penalty, logit_bias,
+-- presence_penalty, frequency_penalty (of o.new, the tokens of the answer), constraint (constraint.lua; o.ends: ids
+-- that end a text); ids: the tokens so far, a list
 -- @return the id, from 1; nil where a logit is NaN
 function M.next(logits, o, ids, generator)
+  if o.logit_bias or o.presence_penalty or o.frequency_penalty then logits = biased(logits, o) end
+  if o.constraint then logits = o.constraint:mask(logits, o.ends) end
   local top = logits:max():item()
   if top ~= top or top == math.huge or top == -math.huge then return nil end
   if o.repetition_penalty and o.repetition_penalty ~= 1 then

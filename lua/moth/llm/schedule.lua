@@ -35,17 +35,21 @@ Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_toke
 end)
 
 local read = signature("llm.Scheduler:add(*, int[] ids, count max_tokens=128, number temperature=1, count top_k?, \z
-  number top_p=1, number min_p=0, number repetition_penalty=1, int seed?, int[] stop_ids?, \z
-  string owner?, function on_token?, function on_end?, function on_logits?)", function(...)
+  number top_p=1, number min_p=0, number repetition_penalty=1, number presence_penalty=0, \z
+  number frequency_penalty=0, table logit_bias?, any constraint?, int seed?, int[] stop_ids?, \z
+  string owner?, function on_token?, function on_end?, function on_logits?, function on_prompt?)", function(...)
   local r = {}
-  r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.min_p, r.repetition_penalty, r.seed, r.stop_ids, r.owner,
-    r.on_token, r.on_end, r.on_logits = ...
+  r.ids, r.max_tokens, r.temperature, r.top_k, r.top_p, r.min_p, r.repetition_penalty, r.presence_penalty,
+    r.frequency_penalty, r.logit_bias, r.constraint, r.seed, r.stop_ids, r.owner, r.on_token, r.on_end, r.on_logits,
+    r.on_prompt = ...
   return r
 end)
 
 --- Takes a request: ids (from 1) and how to go on. on_token(id, request) is called with each new token (false: it
 -- ends), on_end(reason, request) once: "stop" (a token of stop_ids, or on_token ended it), "length", "cancel", "error"
--- (a NaN among the logits). on_logits(logits, id) is called before on_token. What could never fit is an error here.
+-- (a NaN among the logits). on_logits(logits, id) is called before on_token; on_prompt(logits, i) for each token i of
+-- the prompt, once. presence_penalty, frequency_penalty: less for tokens of the answer, once and for each time;
+-- logit_bias: by id; constraint: what the answer may be (constraint.lua). What could never fit is an error here.
 -- @return the request: :cancel it, or read .new (a list of ids), .reason
 function Scheduler:add(o)
   local r = read(o)
@@ -151,7 +155,7 @@ local function plan_prompts(self, parts)
     local r = self.waiting[1]
     if self.cache:blocks_of(#r.ids + 1) > self.cache:available() then break end
     table.remove(self.waiting, 1)
-    self.cache:match(r)
+    if not r.on_prompt then self.cache:match(r) end
     self.stats.shared_tokens = self.stats.shared_tokens + r.n
     activate(self, r)
     part_of(r)
@@ -176,7 +180,8 @@ local function accept(self, r, id, logits)
   self.stats.new_tokens = self.stats.new_tokens + 1
   r.ids[#r.ids + 1], r.new[#r.new + 1] = id, id
   if r.on_logits then r.on_logits(logits, id) end
-  local go_on = not r.on_token or r.on_token(id, r) ~= false
+  local go_on = not r.constraint or r.constraint:accept(id)
+  if r.on_token and r.on_token(id, r) == false then go_on = false end
   if not go_on then return finish(self, r, "stop") end
   if #r.new >= r.max_tokens then finish(self, r, "length") end
 end
@@ -190,10 +195,15 @@ function Scheduler:step()
   self.stats.steps = self.stats.steps + 1
   local rows, whose, at = {}, {}, 0
   for _, part in ipairs(parts) do
-    at = at + part.count
-    if part.seq.n + part.count == #part.seq.ids then
-      rows[#rows + 1], whose[#whose + 1] = at, part.seq
+    local r = part.seq
+    for i = 1, r.on_prompt and part.count or 0 do -- of tokens of the prompt, once
+      local token = r.n + i
+      if token > (r.asked or 0) and token <= r.prompt then
+        r.asked, rows[#rows + 1], whose[#whose + 1] = token, at + i, { r, token }
+      end
     end
+    at = at + part.count
+    if r.n + part.count == #r.ids then rows[#rows + 1], whose[#whose + 1] = at, { r } end
   end
   local training = self.model.training
   if training then self.model:eval() end
@@ -207,9 +217,13 @@ function Scheduler:step()
     part.seq.n = part.seq.n + part.count
     self.cache:file(part.seq)
   end
-  for i, r in ipairs(whose) do
-    local own = logits:select(1, i)
-    accept(self, r, moth.no_grad(sample.next, own, r, r.ids, r.generator), own)
+  for i, of in ipairs(whose) do
+    local own, r = logits:select(1, i), of[1]
+    if of[2] then
+      r.on_prompt(own, of[2])
+    else
+      accept(self, r, moth.no_grad(sample.next, own, r, r.ids, r.generator), own)
+    end
   end
   return #self.active + #self.waiting
 end

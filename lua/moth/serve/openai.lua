@@ -134,9 +134,9 @@ end
 -- What does not change the answer here, with the values that are accepted; TRUE: any.
 local TRUE = {}
 local neutral = {
-  frequency_penalty = 0, presence_penalty = 0, best_of = 1, echo = false, store = false, parallel_tool_calls = TRUE,
+  best_of = 1, store = false, parallel_tool_calls = TRUE,
   user = TRUE, metadata = TRUE, service_tier = TRUE, safety_identifier = TRUE, prompt_cache_key = TRUE,
-  tools = { {} }, functions = { {} }, logit_bias = { {} }, tool_choice = { "none", "auto" }, suffix = "",
+  tools = { {} }, functions = { {} }, tool_choice = { "none", "auto" }, suffix = "",
   response_format = { { type = "text" } }, modalities = { { "text" } },
 }
 
@@ -153,7 +153,44 @@ local function is_neutral(name, value)
   return false, ", only " .. (type(first) == "table" and next(first) == nil and "an empty one" or json().encode(first))
 end
 
+-- The text of the JSON Schema that an answer is to keep ("object": any object), or nil: it may be any text.
+local function response_format(v, name)
+  if type(v) ~= "table" then refuse(name, "expected an object") end
+  local kind = v.type
+  for key in each(v) do
+    if key ~= "type" and not (key == "json_schema" and kind == "json_schema") then
+      refuse(name .. "." .. tostring(key), "there is no such field")
+    end
+  end
+  if kind == "text" then return nil end
+  if kind == "json_object" then return "object" end
+  if kind ~= "json_schema" then refuse(name .. ".type", "expected text, json_object or json_schema") end
+  local given = v.json_schema
+  if type(given) ~= "table" then refuse(name .. ".json_schema", "expected an object") end
+  for key in each(given) do
+    if key ~= "schema" and key ~= "name" and key ~= "description" and key ~= "strict" then
+      refuse(("%s.json_schema.%s"):format(name, tostring(key)), "there is no such field")
+    end
+  end
+  return json().encode(object(given.schema, name .. ".json_schema.schema"))
+end
+
+local BIASES = 1024
+
+-- What is added to logits, by ids from 0.
+local function logit_bias(v, name)
+  local out, n, change = {}, 0, number(-100, 100)
+  for id, by in each(object(v, name)) do
+    local at = ("%s.%s"):format(name, tostring(id))
+    if not (type(id) == "string" and id:find "^%d%d?%d?%d?%d?%d?%d?%d?%d?$") then refuse(at, "expected a token id") end
+    n, out[tostring(tonumber(id))] = n + 1, change(by, at)
+    if n > BIASES then refuse(name, "expected at most %d tokens", BIASES) end
+  end
+  return n > 0 and out or nil
+end
+
 local common = {
+  frequency_penalty = number(-2, 2), presence_penalty = number(-2, 2), logit_bias = logit_bias,
   max_tokens = number(1, 2 ^ 20, true), temperature = number(0, 2), top_p = number(0, 1),
   seed = number(-1e14 + 1, 1e14 - 1, true), stop = stop, n = number(1, 16, true), stream = boolean,
   model = small_text(NAME),
@@ -169,9 +206,10 @@ local common = {
   end,
 }
 local readers = {
-  completion = { prompt = prompts, logprobs = number(0, 20, true) },
-  chat = { messages = messages, chat_template_kwargs = object, logprobs = boolean, top_logprobs = number(0, 20, true),
-    max_completion_tokens = common.max_tokens },
+  completion = { prompt = prompts, logprobs = number(0, 20, true), echo = boolean,
+    max_tokens = number(0, 2 ^ 20, true) },
+  chat = { response_format = response_format, messages = messages, chat_template_kwargs = object, logprobs = boolean,
+    top_logprobs = number(0, 20, true), max_completion_tokens = common.max_tokens },
 }
 
 local function read(kind, body, most)
@@ -195,6 +233,7 @@ local function read(kind, body, most)
   if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
   out.top_logprobs, out.max_completion_tokens = nil, nil
   out.kind, out.n = kind, out.n or 1
+  if out.max_tokens == 0 and not out.echo then refuse("max_tokens", "expected at least 1; 0 goes with echo") end
   local several = kind == "completion" and #out.prompt or 1
   if several > 1 then out.prompts = out.prompt end
   out.prompt = several == 1 and out.prompt and out.prompt[1] or nil
@@ -239,7 +278,7 @@ end
 local function completion_logprobs(list, at)
   local out = { tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {} }
   for i, t in ipairs(list) do
-    out.tokens[i], out.token_logprobs[i], out.text_offset[i] = whole(t.token), t.logprob, at
+    out.tokens[i], out.token_logprobs[i], out.text_offset[i] = whole(t.token), t.logprob or json().null, at
     at = at + select(2, t.token:gsub("[^\128-\191]", ""))
     local top = {}
     for _, other in ipairs(t.top or {}) do top[whole(other[1])] = other[2] end
