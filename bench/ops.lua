@@ -2,8 +2,9 @@
 --
 -- Rows are made of the records: the first sample that PyTorch takes, as it stands and with its sizes multiplied until
 -- its largest tensor has a million elements or a call takes 20 ms; forward, and backward where there is a derivative.
--- The two take turns, with one thread by the processor's time; medians of ratios within a turn. Functions that are made
--- of ops in Lua stand below. MOTH_OP=name (a pattern, or several with commas) restricts the run. Sorted by ratio; --out
+-- The two take turns, with one thread by the processor's time; medians of ratios within a turn. Results are freed at
+-- once on both sides; bench/collector.lua measures what waiting for the collector costs. Functions that are made of ops
+-- in Lua stand below. MOTH_OP=name (a pattern, or several with commas) restricts the run. Sorted by ratio; --out
 -- appends the table to a file, --left lists the ops without a row, and why.
 local ffi = require "ffi"
 local cjson = require "cjson"
@@ -138,9 +139,22 @@ end
 
 -- ---- measuring -------------------------------------------------------------------------------------
 
-local function seconds(f, n)
+-- Frees results, lists of results too.
+local function release(y, ...)
+  if B.is_tensor(y) then
+    y:free()
+  elseif type(y) == "table" then
+    release(unpack(y))
+  end
+  if select("#", ...) > 0 then release(...) end
+end
+local function fresh(f)
+  local x, y = f(), f()
+  return not rawequal(x, y) -- an op may return its argument
+end
+local function seconds(f, n, after)
   local start = now()
-  for _ = 1, n do f() end
+  for _ = 1, n do after(f()) end
   return now() - start
 end
 local function median(list)
@@ -159,16 +173,16 @@ local function measure(name, kind, f, question)
     local shape = B.is_tensor(y) and table.concat(B.size(y), " ") or ""
     if shape ~= table.concat(answer.shape, " ") then return nil, "other results" end
   end
-  local n = 1
+  local n, after = 1, fresh(f) and release or function() end
   while true do
-    local took = seconds(f, n)
+    local took = seconds(f, n, after)
     if took >= SECONDS / 2 or n > 2 ^ 20 then break end
     n = math.max(n + 1, math.floor(n * math.min(10, SECONDS / math.max(took, 1e-9))))
   end
   local ratios, mine, theirs = {}, {}, {}
   for turn = 1, TURNS do
     local torch = ask({ run = true }).seconds
-    mine[turn], theirs[turn] = seconds(f, n) / n, torch
+    mine[turn], theirs[turn] = seconds(f, n, after) / n, torch
     ratios[turn] = mine[turn] / torch
   end
   rows[#rows + 1] = { name = name, kind = kind, ratio = median(ratios), mine = median(mine), theirs = median(theirs) }
@@ -201,7 +215,7 @@ local function op_rows(record)
     local n = args.n or #args
     local list, grad, inputs = {}, {}, {}
     for i = 1, n do list[i] = for_python(record, i, args[i]) end
-    local function call() return (fn(unpack(args, 1, n))) end
+    local function call() return fn(unpack(args, 1, n)) end
     local ok, why = measure(record.name, size .. " forward", call, { op = record.name, args = list, grad = {} })
     if not ok or type(record.grad) == "string" and record.grad ~= "composite" then return ok, why end
     for i = 1, n do
@@ -211,7 +225,7 @@ local function op_rows(record)
         grad[#grad + 1], inputs[#inputs + 1] = i - 1, v
       end
     end
-    local y = #grad > 0 and call()
+    local y = #grad > 0 and (call())
     if y and B.is_tensor(y) and B.requires_grad(y) then
       measure(record.name, size .. " backward", gradient(y, inputs),
         { op = record.name, args = list, grad = grad })
@@ -228,8 +242,8 @@ local function op_rows(record)
           local _, largest = arguments(sample, k * 2)
           local args = arguments(sample, k * 2)
           if largest > LARGE then return end
-          fn(unpack(args, 1, args.n or #args))
-          local took = seconds(function() fn(unpack(args, 1, args.n or #args)) end, 1)
+          local function once() return fn(unpack(args, 1, args.n or #args)) end
+          local took = seconds(once, 1, fresh(once) and release or function() end)
           if took > LONGEST or largest == select(2, arguments(sample, k)) then return end
           k = k * 2
         end
@@ -271,7 +285,7 @@ for _, f in ipairs(functions) do
       local ok, why = measure(name, kind, f1, { code = python_code, names = names, grad = grad })
       if not ok then left[#left + 1] = ("%s (%s)"):format(name, why) end
     end
-    row("function forward", function() return (call()) end, {})
+    row("function forward", call, {})
     if ngrad > 0 then
       for i = 1, ngrad do
         env[order[i]]:requires_grad_(true)
