@@ -68,6 +68,84 @@ MOTH_FN double m_wide_log_(double x) {
   return (f + (m_wide_log_poly_(f) - k * 4.2009150726810846e-11)) + k * 0.6931471806019545;
 }
 
+// ---- exponentials and angles of double, for both ----------------------------------------------
+
+// e^r - 1 for |r| <= ln(2) / 2.
+MOTH_FN double m_wide_exp_poly_(double r) {
+  double p =
+      (((2.5117929339783598e-08 * r + 2.7631237160538635e-07) * r + 2.7557216199123306e-06) * r +
+       2.4801490262481533e-05) *
+          r +
+      0.0001984126991732977;
+  p = ((((p * r + 0.0013888888946460621) * r + 0.008333333333307337) * r + 0.04166666666651882) *
+           r +
+       0.166666666666667) *
+          r +
+      0.5000000000000012;
+  return r * r * p + r;
+}
+// e^x, <= 1 ULP.
+MOTH_FN double m_wide_exp_(double x) {
+  x = x > 711.0 ? 711.0 : x;
+  x = x < -800.0 ? -800.0 : x;
+  double t = x * 1.4426950408889634 + (0x1.8p52 + 2046.0);
+  unsigned long long kb = m_f64_bits(t);
+  double n = t - (0x1.8p52 + 2046.0);
+  double q = m_wide_exp_poly_((x - n * 0.6931471806019545) + n * 4.2009150726810846e-11);
+  double s1 = m_f64_from_bits((kb >> 1) << 52), s2 = m_f64_from_bits((kb - (kb >> 1)) << 52);
+  return (q * s1 + s1) * s2;
+}
+// |x| < 2^20 = n pi/2 + r + lo, |r| <= pi/4: pi/2 in four parts, the products of the first three are exact.
+struct m_wide_angle_ {
+  double r, lo;
+  unsigned quadrant;
+};
+MOTH_FN struct m_wide_angle_ m_wide_rem_pio2_(double x) {
+  struct m_wide_angle_ a;
+  double t = x * 0.63661977236758134 + 0x1.8p52, n = t - 0x1.8p52;
+  double r0 = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34;
+  double r1 = r0 - w, b1 = r1 - r0, e1 = (r0 - (r1 - b1)) - (w + b1);
+  double v = n * 0x1.3198a2ep-69, r2 = r1 - v, b2 = r2 - r1, e2 = (r1 - (r2 - b2)) - (v + b2);
+  double tail = (e1 + e2) - n * 0x1.b839a252049c1p-104;
+  a.r = r2 + tail;
+  a.lo = (r2 - a.r) + tail;
+  a.quadrant = (unsigned)m_f64_bits(t);
+  return a;
+}
+// sin (quadrant even) or cos (odd) of r + lo in [-pi/4, pi/4], negated in quadrants 2 and 3.
+MOTH_FN double m_wide_sin_quadrant_(double r, double lo, unsigned quadrant) {
+  double z = r * r, v = z * r;
+  double s =
+      (((1.58969099521155010e-10 * z - 2.50507602534068634e-08) * z + 2.75573137070700677e-06) * z -
+       1.98412698298579493e-04) *
+          z +
+      8.33333333332248946e-03;
+  s = r - ((z * (0.5 * lo - v * s) - lo) + v * 1.66666666666666324e-01);
+  double c =
+      (((((-1.13596475577881948e-11 * z + 2.08757232129817483e-09) * z - 2.75573143513906633e-07) *
+             z +
+         2.48015872894767294e-05) *
+            z -
+        1.38888888888741096e-03) *
+           z +
+       4.16666666666666019e-02) *
+      z;
+  double h = 0.5 * z, w = 1.0 - h;
+  c = w + (((1.0 - w) - h) + (z * c - r * lo));
+  unsigned long long sign = (unsigned long long)(quadrant & 2u) << 62;
+  return m_f64_from_bits(m_f64_bits((quadrant & 1u) ? c : s) ^ sign);
+}
+MOTH_FN double m_wide_sin_fast_(double x) {
+  struct m_wide_angle_ a = m_wide_rem_pio2_(x);
+  return m_wide_sin_quadrant_(a.r, a.lo, a.quadrant);
+}
+MOTH_FN double m_wide_cos_fast_(double x) {
+  struct m_wide_angle_ a = m_wide_rem_pio2_(x);
+  return m_wide_sin_quadrant_(a.r, a.lo, a.quadrant + 1u);
+}
+
+// ---- 16 bits ----------------------------------------------------------------------------------
+
 // Exact. NaN becomes quiet and keeps its payload, as with the F16C instructions.
 MOTH_FN float m_f16_to_f32(unsigned short h) {
   unsigned a = h & 0x7fffu, u = (a << 13) + (112u << 23);

@@ -215,7 +215,11 @@ MOTH_FN part m_angle(real x) {
   return (part)(x.re == x.re ? x.im == x.im ? angle : (double)x.im : (double)x.re);
 }
 MOTH_FN real m_sgn(real x) {
+#if MOTH_REAL_KIND == 6
+  double h = moth_libm_sqrt((double)x.re * (double)x.re + (double)x.im * (double)x.im);
+#else
   double h = z_abs(z_wide(x));
+#endif
   struct complex z = {(part)(h == 0 ? 0 : (double)x.re / h), (part)(h == 0 ? 0 : (double)x.im / h)};
   return z;
 }

@@ -7,25 +7,12 @@
 struct m_exp_parts_ {
   double q, s1, s2;
 };
-MOTH_FN double m_exp_poly_(double r) {
-  double p =
-      (((2.5117929339783598e-08 * r + 2.7631237160538635e-07) * r + 2.7557216199123306e-06) * r +
-       2.4801490262481533e-05) *
-          r +
-      0.0001984126991732977;
-  p = ((((p * r + 0.0013888888946460621) * r + 0.008333333333307337) * r + 0.04166666666651882) *
-           r +
-       0.166666666666667) *
-          r +
-      0.5000000000000012;
-  return r * r * p + r;
-}
 MOTH_FN struct m_exp_parts_ m_exp_split_(double hi, double lo) {
   struct m_exp_parts_ e;
   double t = (hi - lo) * 1.4426950408889634 + (0x1.8p52 + 2046.0);
   unsigned long long kb = m_f64_bits(t);
   double n = t - (0x1.8p52 + 2046.0);
-  e.q = m_exp_poly_(((hi - n * 0.6931471806019545) - lo) + n * 4.2009150726810846e-11);
+  e.q = m_wide_exp_poly_(((hi - n * 0.6931471806019545) - lo) + n * 4.2009150726810846e-11);
   e.s1 = m_f64_from_bits((kb >> 1) << 52);
   e.s2 = m_f64_from_bits((kb - (kb >> 1)) << 52);
   return e;
@@ -79,7 +66,7 @@ MOTH_FN double m_exp2(double x) {
 MOTH_FN double m_expm1_core_(double x) {
   double t = x * 1.4426950408889634 + (0x1.8p52 + 1022.0);
   double n = t - (0x1.8p52 + 1022.0);
-  double q = m_exp_poly_((x - n * 0.6931471806019545) + n * 4.2009150726810846e-11);
+  double q = m_wide_exp_poly_((x - n * 0.6931471806019545) + n * 4.2009150726810846e-11);
   double s = m_f64_from_bits(m_f64_bits(t) << 52);
   return 2.0 * (q * s + (s - 0.5));
 }
@@ -166,54 +153,12 @@ MOTH_FN int m_sin_easy(double x) {
 MOTH_FN int m_cos_easy(double x) {
   return m_sin_easy(x);
 }
-// x = n pi/2 + r + lo, |r| <= pi/4: pi/2 in four parts, the products of the first three are exact.
-struct m_angle_ {
-  double r, lo;
-  unsigned quadrant;
-};
-MOTH_FN struct m_angle_ m_rem_pio2_easy_(double x) {
-  struct m_angle_ a;
-  double t = x * 0.63661977236758134 + 0x1.8p52, n = t - 0x1.8p52;
-  double r0 = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34;
-  double r1 = r0 - w, b1 = r1 - r0, e1 = (r0 - (r1 - b1)) - (w + b1);
-  double v = n * 0x1.3198a2ep-69, r2 = r1 - v, b2 = r2 - r1, e2 = (r1 - (r2 - b2)) - (v + b2);
-  double tail = (e1 + e2) - n * 0x1.b839a252049c1p-104;
-  a.r = r2 + tail;
-  a.lo = (r2 - a.r) + tail;
-  a.quadrant = (unsigned)m_f64_bits(t);
-  return a;
-}
-// sin (quadrant even) or cos (odd) of r + lo in [-pi/4, pi/4], negated in quadrants 2 and 3.
-MOTH_FN double m_sin_quadrant_(double r, double lo, unsigned quadrant) {
-  double z = r * r, v = z * r;
-  double s =
-      (((1.58969099521155010e-10 * z - 2.50507602534068634e-08) * z + 2.75573137070700677e-06) * z -
-       1.98412698298579493e-04) *
-          z +
-      8.33333333332248946e-03;
-  s = r - ((z * (0.5 * lo - v * s) - lo) + v * 1.66666666666666324e-01);
-  double c =
-      (((((-1.13596475577881948e-11 * z + 2.08757232129817483e-09) * z - 2.75573143513906633e-07) *
-             z +
-         2.48015872894767294e-05) *
-            z -
-        1.38888888888741096e-03) *
-           z +
-       4.16666666666666019e-02) *
-      z;
-  double h = 0.5 * z, w = 1.0 - h;
-  c = w + (((1.0 - w) - h) + (z * c - r * lo));
-  unsigned long long sign = (unsigned long long)(quadrant & 2u) << 62;
-  return m_f64_from_bits(m_f64_bits((quadrant & 1u) ? c : s) ^ sign);
-}
 MOTH_FN double m_sin_fast(double x) {
-  struct m_angle_ a = m_rem_pio2_easy_(x);
-  double y = m_sin_quadrant_(a.r, a.lo, a.quadrant);
+  double y = m_wide_sin_fast_(x);
   return x == 0.0 ? x : y;
 }
 MOTH_FN double m_cos_fast(double x) {
-  struct m_angle_ a = m_rem_pio2_easy_(x);
-  return m_sin_quadrant_(a.r, a.lo, a.quadrant + 1u);
+  return m_wide_cos_fast_(x);
 }
 // <= 1 ULP.
 MOTH_FN double m_sin(double x) {

@@ -265,6 +265,33 @@ MOTH_FN double m_zeta_(double s, double q) {
   }
   return sum;
 }
+// The first derivative of digamma: that of a + 8 and eight squares of reciprocals, and its asymptotic series; left of 0 by
+// reflection. In double for both kinds, and branch-free.
+MOTH_FN real m_trigamma(real x) {
+  double a = (double)m_abs(x);
+  int left = x < 0, low = a < 8;
+  double b = left ? a + 1 : a, c = low ? b : 1; // trigamma(1 + |x|) on the left
+  double q1 = 1 / c, down = q1 * q1;
+  double p = (c + 1) * (c + 1), q = (c + 2) * (c + 2), r = (c + 3) * (c + 3), s = (c + 4) * (c + 4);
+  double t = (c + 5) * (c + 5), u = (c + 6) * (c + 6), v = (c + 7) * (c + 7);
+  down += ((p + q) * r + p * q) / (p * q * r) + (s + t) / (s * t) + (u + v) / (u * v);
+  double d = low ? b + 8 : b, w = 1 / d, z = w * w;
+  double tail =
+      (((((((43867.0 / 798 * z - 3617.0 / 510) * z + 7.0 / 6) * z - 691.0 / 2730) * z + 5.0 / 66) *
+             z -
+         1.0 / 30) *
+            z +
+        1.0 / 42) *
+           z -
+       1.0 / 30) *
+          z +
+      1.0 / 6;
+  double y = w + 0.5 * z + w * z * tail + (low ? down : 0);
+  double f = a - moth_libm_rint(a), sine = m_wide_sin_fast_(3.14159265358979324 * f);
+  y = left ? 9.8696044010893586 / (sine * sine) - y : y;
+  y = (x <= 0) & (f == 0) ? (double)m_inf() : y;
+  return x == m_inf() ? 0 : x == -m_inf() ? m_nan() : (real)y;
+}
 // The n-th derivative of digamma, (-1)^(n+1) n! zeta(n + 1, x); left of 0 through the sum over all
 // integers, which has a period of 1. NaN where n is no whole number >= 0. In double for both kinds: float32
 // <= 1.5 ULP; float64 (n = 1, 2) relative to max(1, |result|) 200 ULP, the worst beside roots left of 0.
@@ -274,7 +301,9 @@ MOTH_FN real m_polygamma(real x, real order) {
   double factorial = 1, f = q - moth_libm_rint(q), z;
   if (n == 0)
     return m_digamma(x);
-  if (!(n > 0) || n != moth_libm_rint(n) || (x == -m_inf() && n == 1))
+  if (n == 1)
+    return m_trigamma(x);
+  if (!(n > 0) || n != moth_libm_rint(n))
     return m_nan();
   for (double k = 2; k <= n && k < 172; k++)
     factorial *= k;
@@ -294,6 +323,18 @@ MOTH_FN real m_polygamma(real x, real order) {
 MOTH_FN real m_lerp(real a, real b, real w) {
   real d = b - a;
   return m_abs(w) < (real)0.5 ? a + w * d : b - d * (1 - w);
+}
+// x moved towards 0 by k, 0 within k of it; and its derivative, times g.
+MOTH_FN real m_softshrink(real x, real k) {
+  real d = x - m_copysign(k, x);
+  return m_abs(x) <= k ? 0 : d;
+}
+MOTH_FN real m_shrink(real g, real x, real k) {
+  return m_abs(x) <= k ? 0 : g;
+}
+// g where x > 0, else g w: prelu of g = x.
+MOTH_FN real m_prelu(real g, real x, real w) {
+  return x > 0 ? g : g * w;
 }
 // x sigmoid(z): <= 3.5 ULP; and its derivative by z, times g.
 MOTH_FN real m_gated(real x, real z) {

@@ -121,6 +121,21 @@ function M.loop(k, d, name, formulas, options)
   if k.long then
     put("  if (s[0] == sizeof(%s) && s[1] == sizeof(%s)) {", out, input_type(k, d, 1))
     put("    %s_row((%s *)p[0], (const %s *)p[1], n);\n    return;\n  }", name, out, input_type(k, d, 1))
+    -- Elements that lie apart go through the same function: as many vectors, the same bits.
+    put(([[
+  FOR_CHUNKS(128, n, from, end) {
+    TYPE in[128];
+    OUT value[128];
+    const int64_t m = end - from;
+    for (int64_t i = 0; i < m; i++)
+      in[i] = *(const TYPE *)(p[1] + (from + i) * s[1]);
+    %s_row(value, in, m);
+    for (int64_t i = 0; i < m; i++)
+      *(OUT *)(p[0] + (from + i) * s[0]) = value[i];
+  }
+}
+]]):gsub("TYPE", (input_type(k, d, 1))):gsub("OUT", out):format(name))
+    return table.concat(t, "\n")
   else
     put("  if (s[0] == sizeof(%s) && %s) {", out, each("(s[#] == sizeof(TYPE) || s[#] == 0)", " && "))
     put("    %s *o = (%s *)p[0];", out, out)
