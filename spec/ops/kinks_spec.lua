@@ -247,6 +247,24 @@ describe("cosine_similarity and cdist #quick", function()
 end)
 
 describe("special functions at poles", function()
+  it("logit is exact around 1/2", function()
+    local x = 0.5 + 2 ^ -20
+    local want = math.log(x / (1 - x))
+    assert.is_true(math.abs(moth.logit(moth.tensor(x)):item() / want - 1) < 3e-7)
+    assert.is_true(math.abs(moth.logit(moth.tensor(x, { dtype = moth.float64 })):item() / want - 1) < 1e-10)
+  end)
+  it("trapezoid of an infinite end is infinite", function()
+    assert.equal(math.huge, moth.trapezoid(moth.tensor { math.huge, 1, 2 }):item())
+    assert.equal(0, moth.trapezoid(moth.tensor { 3 }):item())
+  end)
+  it("shrinking keeps NaN, and an infinity", function()
+    local x = moth.tensor { 0 / 0, math.huge, -math.huge }
+    for _, f in ipairs { moth.softshrink, moth.hardshrink } do
+      local y = f(x):tolist()
+      assert.is_true(y[1] ~= y[1] and y[2] == math.huge and y[3] == -math.huge)
+    end
+  end)
+
   it("polygamma is the limit from the right", function()
     local x = moth.tensor({ 0, -1, -3 }, { dtype = moth.float64 })
     for n = 1, 4 do

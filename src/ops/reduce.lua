@@ -65,7 +65,7 @@ return {
   doc = "No element is zero." },
 { "count_nonzero(Tensor self, Dim[]? dim=none) -> Tensor",
   kind = "composite",
-  expr = "sum(ne(self, 0), dim)",
+  expr = "sum(when(either(inexact(self), is_int(self)), ne(self, 0), self), dim)",
   grad = "none",
   reference = "count_nonzero",
   samples = { "randn(3,4):gt(0)", "randn(3,4), 1" },

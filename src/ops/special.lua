@@ -1,5 +1,5 @@
 -- Special functions: moth.special.erfcx and others are the ops special_erfcx …; those that PyTorch has at its top (erfinv,
--- i0, …) are at moth's, too. Computed in double for float32 as well (kernels/math_special.h).
+-- i0, …) are at moth's, too. Computed in double for float32 as well (kernels/math_special.h, math_bessel.h).
 local unknown = "unimplemented"
 
 return {

@@ -121,12 +121,24 @@ return {
   doc = "quantile of the elements that are not NaN." },
 { "nansum(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "composite",
-  expr = "sum(when(inexact(self), masked_fill(self, isnan(self), 0), self), dim, keepdim, dtype)",
+  expr = [[
+    local given_x = when(given(dtype), to(self, dtype), self)
+    return when(is_float(given_x), native_nansum(given_x, dim, keepdim),
+      sum(when(inexact(self), masked_fill(self, isnan(self), 0), self), dim, keepdim, dtype))]],
   grad = "composite",
   reference = "nansum",
   samples = { "randn(3,4)", "tensor{{1, nan, 3}, {nan, nan, 2}}, 1", "tensor{{1, nan, 3}, {nan, nan, 2}}, {2}, true" },
   errors = { { "randn(2), 2", "out of range" }, { "randn(2,2), {1,1}", "twice" } },
   doc = "Sum over dim, without NaN." },
+{ "native_nansum(Tensor self, Dim[]? dim=none, bool keepdim=false) -> Tensor",
+  kind = "reduce", amp = "high",
+  dims = { self = "* : float" },
+  map = "where(eq(x, x), x, 0)", join = "sum",
+  grad = { self = "masked_fill(reduce_expand(grad, self.shape, dim, keepdim), isnan(self), 0)" },
+  reference = "nansum",
+  samples = { "randn(3,4)", "tensor{{1, nan, 3}, {nan, nan, 2}}, 1" },
+  errors = { { "randn(2), 2", "out of range" }, { "randn(2,2), {1,1}", "twice" } },
+  doc = "nansum of floats, in one pass." },
 { "nanmean(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "composite",
   expr = "nansum(self, dim, keepdim, dtype) / sum(logical_not(isnan(self)), dim, keepdim)",
@@ -271,7 +283,13 @@ return {
   doc = "Pearson's correlation coefficients of variables in rows, observations in columns." },
 { "trapezoid(Tensor y, Tensor? x=none, Scalar dx=1, Dim dim=-1) -> Tensor",
   kind = "composite",
-  expr = "narrowed(sum(trapezoids(y, x, dx, dim), list(dim)), y)",
+  expr = [[
+    local given_y = when(inexact(y), as(y, working(y)), to(y, default_dtype()))
+    local n = given_y.shape[dim]
+    local ends = narrow(given_y, dim, 0, smaller(n, 1)) + narrow(given_y, dim, larger(n - 1, 0), smaller(n, 1))
+    local inner = narrow(given_y, dim, smaller(n, 1), larger(n - 2, 0))
+    local even = (sum(inner, list(dim)) + sum(ends, list(dim)) * 0.5) * dx -- the same steps
+    return narrowed(when(either(given(x), lt(n, 2)), sum(trapezoids(y, x, dx, dim), list(dim)), even), y)]],
   check = {
     { "gt(y.ndim, 0)", "y must have at least 1 dimension" },
     { "either(negate(given(x)), le(x.ndim, y.ndim))", "x must not have more dimensions than y" },

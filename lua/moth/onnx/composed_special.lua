@@ -95,6 +95,7 @@ return function(M)
     end, { low, x, moth.zeros_like(x) })
     return right(moth.where(x:lt(0), x - low, x)) + sum
   end
+  function M.native_trigamma(x) return M.polygamma(x, 1) end
 
   -- The lower incomplete gamma function's share: a series left of a + 1, a continued fraction (Lentz) right of it.
   local function gamma_shares(a, x)
