@@ -190,11 +190,15 @@ return function(env, make, constant, writer)
     local n = x.shape[dim + 1]
     step = step or 1
     if type(n) ~= "number" then
-      if step ~= 1 or type(start) == "number" and start < 0 or type(stop) == "number" and stop < 0 then
+      if type(start) == "number" and start < 0 or type(stop) == "number" and stop < 0 then
         env.refuse("a dimension whose size changes")
       end
       local all = stop == nil or type(stop) == "table" and sizes.text(stop) == sizes.text(n)
-      return between(x, env.to(v, x.dtype), dim, start or 0, all and END or stop)
+      if step == 1 then return between(x, env.to(v, x.dtype), dim, start or 0, all and END or stop) end
+      local last = make("Min", constant(n, "int64"), constant(all and n or stop, "int64"))
+      local at = make("Range", constant(start or 0, "int64"), last, constant(step, "int64"))
+      v = env.to(v, x.dtype)
+      return make("ScatterElements", x, env.spread_index(at, dim, v), v, { axis = dim })
     end
     local function place(at, default)
       at = at or default

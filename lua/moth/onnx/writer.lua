@@ -68,6 +68,7 @@ function Writer:node(op, inputs, count, attributes, place)
     if key ~= "outputs" and attributes[key] ~= nil then list[#list + 1] = { key, attributes[key] } end
   end
   for i = 1, count do made[i] = self:fresh(op:lower()) end
+  for _, name in ipairs(inputs) do self.read[name] = true end
   self.nodes[#self.nodes + 1] = { op = op, inputs = inputs, outputs = made, attributes = list, place = place }
   return made
 end
@@ -366,6 +367,7 @@ local function ended(self, nodes, results)
   for i, v in ipairs(results) do
     local name = self:fresh "result"
     nodes[#nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { name }, attributes = {}, place = "" }
+    self.read[v.name] = true
     out[i] = messages.value(name, v.dtype, v.shape and open(v.shape))
   end
   return out
@@ -587,7 +589,7 @@ function M.model(ep, o)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
     initializers = {}, tensors = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
-    records = all_records() }, Writer)
+    read = {}, records = all_records() }, Writer)
   if #program.outputs == 0 then refuse("the model gives no tensor") end
   for _, key in ipairs { "input_names", "output_names" } do
     local count = key == "input_names" and #program.inputs or #program.outputs
@@ -616,6 +618,7 @@ function M.model(ep, o)
     local wanted = o.output_names and o.output_names[i] or self:fresh(names[i])
     self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
       place = "" }
+    self.read[v.name] = true
     outputs[i] = messages.value(wanted, v.dtype, shown(v.shape))
     if self.index[v.name] then indices[#indices + 1] = wanted end
   end
@@ -628,14 +631,19 @@ function M.model(ep, o)
     table.sort(indices)
     metadata[2] = { "moth.indices", table.concat(indices, " ") }
   end
-  local bytes, data = 0, nil
-  for _, pair in ipairs(self.initializers) do bytes = bytes + pair[2]:numel() * pair[2]:element_size() end
+  local bytes, data, constants_read = 0, nil, {}
+  for _, pair in ipairs(self.initializers) do
+    if self.read[pair[1]] then
+      bytes = bytes + pair[2]:numel() * pair[2]:element_size()
+      constants_read[#constants_read + 1] = pair
+    end
+  end
   local most = type(o.external_data) == "number" and math.min(o.external_data, MOST) or MOST
   if o.external_data == true or o.external_data ~= false and bytes > most then
     data = messages.new()
     data.location = o.location
   end
-  local graph = messages.graph("moth", messages_of(self.nodes), inputs, outputs, self.initializers, data)
+  local graph = messages.graph("moth", messages_of(self.nodes), inputs, outputs, constants_read, data)
   return messages.model(graph, self.opset, metadata), data
 end
 
