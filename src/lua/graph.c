@@ -170,19 +170,18 @@ static bool is_plain(const MothGraphNode *n) {
   return plain;
 }
 
-/* graph_node(g, id, open) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil */
+/* graph_node(g, id, open, brief) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil. brief: without
+ * name, plain, no_grad, and with the sizes and names of dtypes alone of results. */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
   MothGraph *g = check_graph(L, 1);
   const MothGraphNode *n = moth_graph_node(g, (uint32_t)moth_lua_check_integer(L, 2, 1, MOST));
-  bool open = lua_toboolean(L, 3);
+  bool open = lua_toboolean(L, 3), brief = lua_toboolean(L, 4);
   if (!n)
     return 0;
   lua_createtable(L, 0, 8);
   lua_pushstring(L, kinds[n->kind]);
   lua_setfield(L, -2, "kind");
-  lua_pushstring(L, n->name);
-  lua_setfield(L, -2, "name");
   lua_pushstring(L, n->place ? n->place : "");
   lua_setfield(L, -2, "place");
   if (n->op) {
@@ -207,10 +206,14 @@ static int c_graph_node(lua_State *L) {
     moth_lua_push_tensor(L, n->tensor);
     lua_setfield(L, -2, "tensor");
   }
-  lua_pushboolean(L, is_plain(n));
-  lua_setfield(L, -2, "plain");
-  lua_pushboolean(L, n->modes.no_grad);
-  lua_setfield(L, -2, "no_grad");
+  if (!brief) {
+    lua_pushstring(L, n->name);
+    lua_setfield(L, -2, "name");
+    lua_pushboolean(L, is_plain(n));
+    lua_setfield(L, -2, "plain");
+    lua_pushboolean(L, n->modes.no_grad);
+    lua_setfield(L, -2, "no_grad");
+  }
   if (n->modes.include & MOTH_KEY_AUTOCAST) {
     lua_createtable(L, 0, 2);
     for (int i = 0; i < 2; i++)
@@ -234,14 +237,19 @@ static int c_graph_node(lua_State *L) {
     lua_createtable(L, 0, 5);
     push_list(L, m->ndim, m->dims);
     lua_setfield(L, -2, "shape");
-    push_list(L, m->ndim, m->dims + m->ndim);
-    lua_setfield(L, -2, "stride");
-    moth_lua_push_dtype(L, (MothDType)m->dtype);
-    lua_setfield(L, -2, "dtype");
-    moth_lua_push_device(L, m->device);
-    lua_setfield(L, -2, "device");
-    lua_pushboolean(L, (m->keys & MOTH_KEY_AUTOGRAD) != 0);
-    lua_setfield(L, -2, "requires_grad");
+    if (brief) {
+      lua_pushstring(L, moth_dtype_name((MothDType)m->dtype));
+      lua_setfield(L, -2, "dtype");
+    } else {
+      moth_lua_push_dtype(L, (MothDType)m->dtype);
+      lua_setfield(L, -2, "dtype");
+      push_list(L, m->ndim, m->dims + m->ndim);
+      lua_setfield(L, -2, "stride");
+      moth_lua_push_device(L, m->device);
+      lua_setfield(L, -2, "device");
+      lua_pushboolean(L, (m->keys & MOTH_KEY_AUTOGRAD) != 0);
+      lua_setfield(L, -2, "requires_grad");
+    }
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "metas");

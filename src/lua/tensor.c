@@ -406,6 +406,15 @@ static int b_data_ptr(lua_State *L) {
   return 1;
 }
 NUMBER(b_storage_id, (uintptr_t)t->storage)
+/* What tells one tensor from another, its place in memory, as bytes: equal ones are equal strings. */
+static int b_memory_key(lua_State *L) {
+  const MothTensor *t = only_tensor(L);
+  int64_t key[3 + 2 * MOTH_MAX_DIMS] = {(int64_t)(uintptr_t)t->storage, t->offset, t->dtype};
+  memcpy(key + 3, t->shape, sizeof *key * t->ndim);
+  memcpy(key + 3 + t->ndim, t->stride, sizeof *key * t->ndim);
+  lua_pushlstring(L, (const char *)key, sizeof *key * (3 + 2 * (size_t)t->ndim));
+  return 1;
+}
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
@@ -723,6 +732,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"computed", b_computed},
                                  {"data_ptr", b_data_ptr},
                                  {"storage_id", b_storage_id},
+                                 {"memory_key", b_memory_key},
                                  {"storage_ptr", b_storage_ptr},
                                  {"storage_nbytes", b_storage_nbytes},
                                  {"is_contiguous", b_is_contiguous},

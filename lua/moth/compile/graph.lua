@@ -126,13 +126,6 @@ function Node.__index(node, key)
     tostring(key))
 end
 
---- All that is known of the node, read once: the fields of nodes, and default_dtype, autocast, out.
-function Node.all(node)
-  local f = facts(node)
-  f.op, f.args = f.kind, value_of(node.graph, f.args)
-  return f
-end
-
 function Node.__newindex(_, key)
   check.fail("a node's '%s' cannot be set; graph:call(), node:replace_all_uses_with(), node:replace_input() and "
     .. "node:erase() change a graph", tostring(key))

@@ -25,7 +25,7 @@ end
 
 -- Whether a call gives the same each time, if its tensors are the same.
 local function repeats(node)
-  local facts = B.op_facts(node.op)
+  local facts = programs.facts(node.op)
   local pure = facts and (facts.drops or facts.memory == "view") and not facts.draws and not facts.defined
   if not pure or node.autocast or node.into or #writes.targets(node) > 0 then return false end
   local function plain(v)

@@ -15,7 +15,7 @@ local tree = require "moth.lang.tree"
 local each = require "moth.each"
 local programs = require "moth.export.program"
 local sizes = require "moth.compile.sizes"
-local key_of = require("moth.export.inputs").key_of
+local key_of = B.memory_key
 
 local M = {}
 

@@ -268,7 +268,7 @@ function Exported:decompose(set)
     if B.is_tensor(leaf) then given.tensors[#given.tensors + 1] = leaf end
   end
   local state, names = {}, {}
-  for name, s in each(self.held) do state[name], names[inputs_of.key_of(s.tensor)] = s, name end
+  for name, s in each(self.held) do state[name], names[B.memory_key(s.tensor)] = s, name end
   local program, held = records.of(function(...)
     local tensors, dims = bind(self, ...)
     return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device, set))

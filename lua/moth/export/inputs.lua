@@ -34,21 +34,15 @@ local function unique(used, name)
   return free
 end
 
---- What tells one tensor from another: its place in memory. Handles differ for those of the binding's own making.
-function M.key_of(t)
-  return ("%d %d %s %s %s"):format(B.storage_id(t), B.storage_offset(t), t:dtype().name, table.concat(t:size(), ","),
-    table.concat(t:stride(), ","))
-end
-
 --- The tensors of a module by name, with { kind = "parameter" or "buffer", tensor = }, and their names by key_of.
 function M.state_of(fn)
   local state, names = {}, {}
   if not is_module(fn) then return state, names end
   for name, p in fn:named_parameters() do
-    state[name], names[M.key_of(p)] = { kind = "parameter", tensor = p }, name
+    state[name], names[B.memory_key(p)] = { kind = "parameter", tensor = p }, name
   end
   for name, b in fn:named_buffers() do
-    local key = M.key_of(b)
+    local key = B.memory_key(b)
     if not names[key] then state[name], names[key] = { kind = "buffer", tensor = b }, name end
   end
   return state, names

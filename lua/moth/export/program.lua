@@ -26,6 +26,18 @@ Program.__module_name = "moth.export.Program"
 --- Makes a table of this form a program.
 function M.new(t) return setmetatable(t, Program) end
 
+local known_facts = {}
+
+--- What moth_lua says of an op; nil: there is none.
+function M.facts(op)
+  local facts = known_facts[op]
+  if not facts then
+    facts = B.op_facts(op)
+    if not op:find("::", 1, true) then known_facts[op] = facts end -- one's own may be defined anew
+  end
+  return facts
+end
+
 --- Ops that are calls of other programs, by name: function(args, node, env) -> results. moth.export.control fills it.
 M.controls = {}
 
@@ -74,7 +86,7 @@ end
 --- The op with a name, of the table or of one's own; nil: there is none.
 function M.op(name)
   if B.ops[name] then return B.ops[name] end
-  return B.op_facts(name) and require("moth.dispatch.ops").object(name) or nil
+  return M.facts(name) and require("moth.dispatch.ops").object(name) or nil
 end
 
 -- The op by what its record says that it is made of.
@@ -223,7 +235,7 @@ function Program:prune(may)
   for _, name in each(self.mutated or {}) do read[name] = true end
   for i = #self.nodes, 1, -1 do
     local node = self.nodes[i]
-    local facts = B.op_facts(node.op)
+    local facts = M.facts(node.op)
     local pure = facts and facts.drops and not facts.draws and not node.into
     if may then pure = may(node) end
     local used = not pure

@@ -17,6 +17,7 @@ local writes = require "moth.export.writes"
 local capture = require("moth.compile.explain").capture
 
 local M = {}
+local C = B.compile
 
 local WHERE = "export"
 
@@ -33,7 +34,7 @@ end
 
 -- The arguments of a call as Lua gives them: positions count from 1, without saying so.
 local function given_args(target, args, value)
-  local facts = B.op_facts(target) or B.op_facts((target:gsub("_$", "")))
+  local facts = programs.facts(target) or programs.facts((target:gsub("_$", "")))
   local out = { n = 0 }
   for i = 1, args.n or #args do
     if facts.args[i].type ~= "INDEX_BASE" then
@@ -50,27 +51,26 @@ end
 local function program_of(graph, inputs, recorder, results)
   local made, nodes, count, placeholder = {}, {}, 0, 0 -- made: by the node's id
   local program = { inputs = inputs, nodes = nodes, of_state = {}, results = results }
-  local function result_of(id, result)
-    local known = made[id]
-    return known.kind and known or { kind = "value", name = known.out[result] }
+  local function result_of(ref) -- of the binding: { node = its id, result }
+    local known = made[ref.node]
+    return known.kind and known or { kind = "value", name = known.out[ref.result] }
   end
   local function value(v)
     local kind = type(v)
+    if kind == "table" and getmetatable(v) == nil then
+      if v.node then return result_of(v) end
+      local list = { kind = "list", n = v.n or #v }
+      for i = 1, list.n do list[i] = value(v[i]) end
+      return list
+    end
     if kind == "number" or kind == "string" or kind == "boolean" or v == nil or B.is_dtype(v) then return v end
     if B.is_device(v) then return { kind = "device", name = v.type } end
-    if kind == "table" and rawget(v, "result") and rawget(v, "node") then return result_of(v.node.id, v.result) end
-    if kind == "table" and rawget(v, "id") and made[v.id] then return result_of(v.id, 1) end
-    if kind ~= "table" or getmetatable(v) ~= nil then
-      check.fail("[export] an argument that is a %s cannot be exported", class.name(v))
-    end
-    local list = { kind = "list", n = v.n or #v }
-    for i = 1, list.n do list[i] = value(v[i]) end
-    return list
+    return check.fail("[export] an argument that is a %s cannot be exported", class.name(v))
   end
-  for handle in graph:nodes() do
-    local node, id = handle:all(), handle.id
-    local op = node.op
-    local input = #nodes == 0 and node.target == "detach" and made[node.args[1].id]
+  for _, id in ipairs(C.graph_nodes(graph.handle)) do
+    local node = C.graph_node(graph.handle, id, false, true)
+    local op = node.kind
+    local input = #nodes == 0 and node.target == "detach" and made[node.args[1].node]
     if input then -- those of `body`
       made[id] = input
     elseif op == "placeholder" then
@@ -85,17 +85,16 @@ local function program_of(graph, inputs, recorder, results)
       local list = node.args
       for i = 1, list.n or #list do program.outputs[i] = value(list[i]).name end
     else
-      local call = { op = node.target, out = {}, metas = {}, at = node.place,
+      local call = { op = node.target, out = {}, metas = node.metas, at = node.place,
         autocast = autocast_of(node), default_dtype = node.default_dtype ~= "float32" and node.default_dtype or nil }
       call.args = given_args(node.target, node.args, value)
-      for i, meta in ipairs(node.metas) do
+      for i = 1, #node.metas do
         count = count + 1
         call.out[i] = tostring(count)
-        call.metas[i] = { dtype = meta.dtype.name, shape = meta.shape }
       end
       if node.out then
         call.into = {}
-        for i, ref in ipairs(node.out) do call.into[i] = result_of(ref.node, ref.result) end
+        for i, ref in ipairs(node.out) do call.into[i] = result_of(ref) end
       end
       made[id] = { out = call.out }
       nodes[#nodes + 1] = recorder:control(call)
@@ -124,7 +123,7 @@ function Recorder:watched(fn)
 end
 
 function Recorder:name_of(t)
-  local key = inputs_of.key_of(t)
+  local key = B.memory_key(t)
   local name = self.names[key]
   if not name then
     local n = 1

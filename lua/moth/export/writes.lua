@@ -31,38 +31,49 @@ local function key_of(v) return v.kind == "state" and "@" .. v.name or v.name en
 
 -- The op's facts, and whether the call is one that writes the result of another op to its first argument ("relu_").
 local function facts_of(op)
-  local facts = B.op_facts(op)
+  local facts = programs.facts(op)
   if facts then return facts, false end
-  facts = B.op_facts((op:gsub("_$", "")))
+  facts = programs.facts((op:gsub("_$", "")))
   return facts, facts ~= nil
+end
+
+-- Of an op: the numbers of the arguments that calls write to, and of the one without which they do not.
+local known_writes = {}
+local NOTHING = { mutated = {} }
+local function written_of(op)
+  local known = known_writes[op]
+  if known then return known end
+  local facts, inplace = facts_of(op)
+  known = { mutated = { inplace and 1 or nil } }
+  local i = 0
+  for _, a in ipairs(facts and not inplace and facts.args or {}) do
+    if a.type ~= "INDEX_BASE" then
+      i = i + 1
+      if a.mutated then table.insert(known.mutated, i) end
+      if a.name == "training" and a.type == "BOOL" then known.training = i end -- a norm's
+    end
+  end
+  if #known.mutated == 0 then known = NOTHING end
+  if not op:find("::", 1, true) then known_writes[op] = known end -- one's own may be defined anew
+  return known
+end
+
+local function add_names(v, i, out, at)
+  if is_name(v) then
+    out[#out + 1], at[#at + 1] = v, i
+  elseif type(v) == "table" and v.kind == "list" then
+    for k = 1, v.n do add_names(v[k], i, out, at) end
+  end
 end
 
 --- The names that a call writes to, in their order, and the numbers of the arguments they stand in.
 function M.targets(node)
   local out, at = {}, {}
-  local function add(v, i)
-    if is_name(v) then
-      out[#out + 1], at[#at + 1] = v, i
-    elseif type(v) == "table" and v.kind == "list" then
-      for k = 1, v.n do add(v[k], i) end
-    end
+  local known = programs.controls[node.op] and NOTHING or written_of(node.op)
+  if not known.training or node.args[known.training] then
+    for _, k in ipairs(known.mutated) do add_names(node.args[k], k, out, at) end
   end
-  if programs.controls[node.op] then return out, at end
-  local facts, inplace = facts_of(node.op)
-  if inplace then
-    add(node.args[1], 1)
-  elseif facts then
-    local i, mutated = 0, {}
-    for _, a in ipairs(facts.args) do
-      if a.type ~= "INDEX_BASE" then
-        i = i + 1
-        if a.mutated then mutated[#mutated + 1] = i end
-        if a.name == "training" and a.type == "BOOL" and not node.args[i] then return out, at end -- a norm's
-      end
-    end
-    for _, k in ipairs(mutated) do add(node.args[k], k) end
-  end
-  for _, v in ipairs(node.into or {}) do add(v, 0) end
+  for _, v in ipairs(node.into or {}) do add_names(v, 0, out, at) end
   return out, at
 end
 
@@ -180,6 +191,8 @@ local function relation(of, r)
   if #size >= #was and fits("expand", size) then return "expand", { n = 1, list(size) } end
 end
 
+local put = {} -- by op: how a view's new value is put into what it is a view of
+
 -- What is known of values, by name: fakes; root: the name whose memory it is; links: { of, op, args, node } of what
 -- shows another one, without `op` as it is; like: the fake of the result that a call in place puts into its target.
 local function look(program, tensors, state)
@@ -222,13 +235,7 @@ local function look(program, tensors, state)
     for _, v in ipairs(node.into or {}) do find(v) end
     of = of or root
     local t = about.fakes[of]
-    if same_geometry(t, r) then
-      about.links[name] = { of = of }
-      return
-    end
-    local facts = B.op_facts(node.op)
-    if facts and facts.memory == "view" and node.op ~= "as_strided" and is_name(node.args[1])
-      and key_of(node.args[1]) == of then
+    if put[node.op] and node.op ~= "as_strided" and is_name(node.args[1]) and key_of(node.args[1]) == of then
       about.links[name] = { of = of, op = node.op, node = node,
         args = { n = node.args.n - 1, unpack(node.args, 2, node.args.n) } }
       return
@@ -274,7 +281,7 @@ local function look(program, tensors, state)
       end,
       before = function(node, args)
         local op = node.op:gsub("_$", "")
-        if B.op_facts(node.op) and not node.into then return end
+        if programs.facts(node.op) and not node.into then return end
         local like = { programs.op(op)(unpack(args, 1, args.n)) }
         about.like[node] = like
       end,
@@ -326,8 +333,6 @@ function Pass:newest(name)
   return made
 end
 
-local put = {}
-
 local function reshaped(self, base, _, v, l)
   return self:add("reshape", { n = 2, v, list(base:size()) }, base, l.node)
 end
@@ -348,8 +353,7 @@ function put.narrow(self, base, whole, v, l)
   local dim, first, length = unpack(l.args, 1, 3)
   local n = base:size(dim)
   first = first > 0 and first - 1 or first + n
-  if first == 0 and length == n then return v end
-  return self:add("slice_scatter", { n = 5, whole, v, dim, first, first + length }, base, l.node)
+  return self:add("slice_scatter", { n = 6, whole, v, dim, first, first + length, 1 }, base, l.node)
 end
 
 function put.slice(self, base, whole, v, l)
@@ -651,7 +655,7 @@ end
 local function settle(program, nodes)
   program.nodes, program.ends = nodes, nil
   program:prune(function(node)
-    local facts = B.op_facts(node.op)
+    local facts = programs.facts(node.op)
     return node.made or facts ~= nil and facts.memory == "view"
   end)
   local names, count = {}, 0
