@@ -255,7 +255,8 @@ function M.environment(writer, node, values)
     local function byte(v) return make("Clip", v, 0, 255) end
     local zero = byte(make("Round", make("Mul", make("Neg", low), inverse)))
     local q = to(byte(make("Add", make("Round", make("Mul", x, inverse)), zero)), "uint8")
-    local turned = make("Transpose", w)
+    local t = writer.tensors[w.name] -- runtimes want a constant
+    local turned = t and writer:tensor(B.ops.contiguous(B.ops.t(t)), "turned " .. w.name) or make("Transpose", w)
     local sums = make("MatMulInteger", q, turned)
     sums.dtype = "int32"
     local of_w = make("ReduceSum", to(turned, "int32"), env.ints { 0 }, { keepdims = 0 })
