@@ -199,6 +199,45 @@ describe("moth.export, writes in place", function()
     end
   end)
 
+  it("are in place again in a run, where nothing else reads what was there", function()
+    local function ops_of(fn, ...)
+      local ep = moth.export(fn, { ... })
+      local list = {}
+      for i, node in ipairs(ep.placed.nodes) do list[i] = node.op end
+      local a, b = copies { ... }, copies { ... }
+      same({ fn(unpack(a)) }, { ep(unpack(b)) }, "result")
+      same(a, b, "argument")
+      return table.concat(list, " ")
+    end
+    local c, x = moth.randn(6, 4), moth.randn(1, 4)
+    assert.equal("add_ index_copy_ mul slice copy_ permute matmul", ops_of(function(k, n, a)
+      n:add_(1)
+      k:index_copy_(1, n, a)
+      k:narrow(1, 5, 1):copy_(a * 2)
+      return a:matmul(k:t())
+    end, c, at(2), x))
+    assert.equal("select select add select copy_ mul", ops_of(function(k)
+      k:select(1, 2):add_(k:select(1, 3)) -- reads what it writes to
+      return k * 1
+    end, c))
+    assert.equal("mul add copy_", ops_of(function(k) -- the old value is read behind
+      local old = k * 1
+      k:add_(old)
+      return k
+    end, c))
+    assert.equal("clone add_ mul", ops_of(function(k)
+      local old = k:clone()
+      k:add_(1)
+      return old * 2
+    end, c))
+    assert.equal("clone clone mul copy_ copy_", ops_of(function(k, l) -- they change places
+      local old = k:clone()
+      k:copy_(l)
+      l:copy_(old)
+      return k * 1
+    end, c, c * 2))
+  end)
+
   it("to operands of cond and while_loop are results of theirs", function()
     agrees(function(x)
       local z = x * 2

@@ -123,6 +123,13 @@ function M.evaluate(f, dims)
   return f.scale and f.scale * sum or sum
 end
 
+--- A shape of numbers, names of dimensions and formulas, with the sizes that dims has.
+function M.shape_at(shape, dims)
+  local out = {}
+  for k, n in ipairs(shape) do out[k] = type(n) == "table" and M.evaluate(n, dims) or dims[n] or n end
+  return out
+end
+
 --- A formula as text: "2*batch + 1".
 function M.text(f)
   if type(f) == "number" then return ("%.14g"):format(f) end

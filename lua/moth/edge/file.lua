@@ -7,6 +7,7 @@ local moth = require "moth"
 local explain = require "moth.compile.explain"
 local ffi = require "ffi"
 local fnv = require "moth.lang.fnv"
+local placed = require "moth.export.placed"
 local programs = require "moth.export.program"
 local key_of = B.memory_key
 local merging = require "moth.export.merge"
@@ -21,12 +22,6 @@ local OF = { reciprocal = 1, sqrt = 2, rsqrt = 3 }
 
 -- ---- what the program comes down to ---------------------------------------------------------------------
 
-local function shape_at(shape, point)
-  local out = {}
-  for k, n in ipairs(shape) do out[k] = type(n) == "table" and sizes.evaluate(n, point) or point[n] or n end
-  return out
-end
-
 local lowered
 
 -- While a program is lowered, calls of cond and while_loop are those of ops that stand for them, by node and by name.
@@ -36,7 +31,7 @@ local function stand_ins(program, point)
     if programs.controls[node.op] then
       local like, parts = {}, {}
       for i, meta in ipairs(node.metas) do
-        like[i] = { dtype = meta.dtype, shape = shape_at(meta.shape, point) }
+        like[i] = { dtype = meta.dtype, shape = sizes.shape_at(meta.shape, point) }
       end
       for i = 1, node.args.n do
         local a = node.args[i]
@@ -68,7 +63,7 @@ end
 function lowered(program, state, point)
   local args, found = {}, stand_ins(program, point)
   for i, input in ipairs(program.inputs) do
-    args[i] = B.ops.empty(shape_at(input.shape, point), { dtype = input.dtype })
+    args[i] = B.ops.empty(sizes.shape_at(input.shape, point), { dtype = input.dtype })
   end
   local graph = explain.capture(function(...)
     return program:run(state, point, { ... }, "cpu", nil, { control = run_stand_in(found) })
@@ -581,11 +576,12 @@ local function check_program(ep)
 end
 M.check_program = check_program
 
---- The program without writes but to tensors of its own: what C gives stays as it was.
+--- The program without writes to what C gives; those to its tensors are in place, where they may be.
 function M.without_writes(ep)
   if writes.any(ep.program) then ep = ep:decompose {} end -- of a file that an older moth wrote
-  local program = writes.without_copies(ep.program)
-  return program == ep.program and ep or setmetatable({ program = program }, { __index = ep })
+  ep = setmetatable({ program = writes.without_copies(ep.program) }, { __index = ep })
+  ep.program = placed.of(ep)
+  return ep
 end
 
 --- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and

@@ -155,7 +155,7 @@ end
 function M.freeze_in_place(ep)
   local program, held = M.freeze(ep)
   if not program then return end
-  ep.program, ep.held, ep.tensors = program, held, {}
+  ep.program, ep.held, ep.tensors, ep.placed = program, held, {}, nil
   for name, s in each(held) do ep.tensors[name] = s.tensor end
 end
 

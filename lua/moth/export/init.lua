@@ -14,6 +14,7 @@ local nn = require "moth.nn"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local class = require "moth.class"
+local is_recorded = require "moth.export.active"
 local ops = require "moth.dispatch.ops"
 local tree = require "moth.lang.tree"
 local each = require "moth.each"
@@ -23,10 +24,12 @@ local frozen -- moth.export.frozen, once a program runs
 local sizes = require "moth.compile.sizes"
 local inputs_of = require "moth.export.inputs"
 local merge = require "moth.export.merge"
+local placed = require "moth.export.placed"
 local records = require "moth.export.record"
 require "moth.export.control"
 
 local M = {}
+local C = B.compile
 
 --- A dimension that may have any size in a range: Dim("batch", { min = 1, max = 64, multiple_of = 1 }).
 function M.Dim(...) return sizes.Dim(...) end
@@ -161,13 +164,16 @@ local function results_of(self, dims, ...)
   return unpack(out, 1, table.maxn(out))
 end
 
+-- The program as a run takes it; a record takes it as it is.
+local function run_as(self) return (is_recorded() or C.recording()) and self.program or self.placed end
+
 --- Runs the program on arguments as the example's; other sizes where a dimension is dynamic.
 function Exported:__call(...)
   local tensors, dims = bind(self, ...)
   frozen = frozen or require "moth.export.frozen"
   local plan = frozen.plan(self, tensors, dims)
   if plan then return results_of(self, dims, plan(unpack(tensors, 1, #tensors))) end
-  return results_of(self, dims, self.program:run(self.tensors, dims, tensors, self.device))
+  return results_of(self, dims, run_as(self):run(self.tensors, dims, tensors, self.device))
 end
 
 -- Inputs of the example's sizes, whose elements nobody has set.
@@ -219,7 +225,7 @@ function Loaded:forward(...)
   local tensors, dims = bind(ep, ...)
   local state = {}
   for name, place in each(places) do state[name] = place.owner[place.key] end
-  return results_of(ep, dims, ep.program:run(state, dims, tensors))
+  return results_of(ep, dims, run_as(ep):run(state, dims, tensors))
 end
 
 --- The program as a module, with its parameters and buffers by name: to train, to compile, to save a state dict of.
@@ -336,7 +342,7 @@ function Exported:state_dict()
   return out
 end
 
-local computed = { graph = graph_of, signature = signature_of }
+local computed = { graph = graph_of, signature = signature_of, placed = placed.of }
 local methods = Exported.__index
 function Exported.__index(self, key)
   local make = computed[key]

@@ -10,6 +10,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local programs = require "moth.export.program"
+local sizes = require "moth.compile.sizes"
 local ops = B.ops
 
 local M = {}
@@ -77,7 +78,7 @@ function M.targets(node)
   return out, at
 end
 
--- The number of the last call that is not one of the copies at the end.
+--- The number of the last call that is not one of the copies at the end.
 local function last_call(program)
   local outside, last = {}, #program.nodes
   for _, input in ipairs(program.inputs) do outside[input.name] = true end
@@ -89,6 +90,8 @@ local function last_call(program)
   end
   return last
 end
+
+M.last_call = last_call
 
 --- Whether a program, or one of those in it, writes to other than inputs and tensors of its own at the end.
 function M.any(program)
@@ -137,6 +140,8 @@ end
 local function refuse(node, what, ...)
   check.fail("[export] %s (%s) writes to %s", node.op, node.at, what:format(...))
 end
+
+M.is_name, M.key_of = is_name, key_of
 
 -- ---- which values show the same memory -----------------------------------------------------------
 
@@ -195,7 +200,7 @@ local put = {} -- by op: how a view's new value is put into what it is a view of
 
 -- What is known of values, by name: fakes; root: the name whose memory it is; links: { of, op, args, node } of what
 -- shows another one, without `op` as it is; like: the fake of the result that a call in place puts into its target.
-local function look(program, tensors, state)
+local function look(program, tensors, state, dims)
   local about = { fakes = {}, root = {}, links = {}, like = {}, held = {}, shared = {}, maker = {} }
   local by_storage, count = {}, 0
   local function begin(name, t, real)
@@ -272,11 +277,13 @@ local function look(program, tensors, state)
     for _, node in ipairs(program.nodes) do
       for _, name in ipairs(node.out) do about.maker[name] = node end
     end
-    program:run(fakes, {}, inputs, nil, nil, {
+    program:run(fakes, dims or {}, inputs, nil, nil, {
       values = about.fakes,
       control = function(_, node)
         local out = {}
-        for i, meta in ipairs(node.metas) do out[i] = ops.empty(meta.shape, { dtype = B.dtype(meta.dtype) }) end
+        for i, meta in ipairs(node.metas) do
+          out[i] = ops.empty(sizes.shape_at(meta.shape, dims or {}), { dtype = B.dtype(meta.dtype) })
+        end
         return unpack(out)
       end,
       before = function(node, args)
@@ -292,6 +299,8 @@ local function look(program, tensors, state)
   end)
   return about
 end
+
+M.look = look
 
 -- ---- views and writes as values ------------------------------------------------------------------
 
