@@ -26,6 +26,24 @@ describe("autograd.Function", function()
     double(whole:narrow(1, 2, 2)) -- a view: its base knows
     whole:sum():backward()
     close(w.grad, moth.tensor { 1, 2, 2, 1 })
+    w.grad = nil
+    whole = w * 1
+    local v = moth.randn(2, { requires_grad = true })
+    local scaled = autograd.Function { forward = function(ctx, by, a) -- the view is not the first
+      ctx:save_for_backward(by)
+      ctx:mark_dirty(a)
+      return a:mul_(by)
+    end, backward = function(ctx, g) return nil, g * ctx:saved_tensors() end }
+    scaled(v, whole:narrow(1, 2, 2))
+    whole:sum():backward()
+    close(w.grad, moth.tensor { 1, v[1]:item(), v[2]:item(), 1 })
+    local several = autograd.Function { forward = function(ctx, a)
+      ctx:mark_dirty(a)
+      return a:mul_(2), a * 3
+    end, backward = function(_, a, b) return a * 2 + b * 6 end }
+    several(w * 1)
+    fails("has written to a view in place and has 2 results: expected the view alone", several,
+      (w * 1):narrow(1, 2, 2))
     fails("a leaf Variable that requires grad", double, moth.ones(2, { requires_grad = true }))
     local other = autograd.Function { forward = function(ctx, a)
       ctx:mark_dirty(a)

@@ -170,8 +170,9 @@ typedef struct MothApart {
 MOTH_API bool moth_pass_frees(const MothNode *n);
 extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec")));
 
-/* In-place on a view: the base gets a history that goes through the view (view.c). */
-MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
+/* In-place on a view, which is input i of n and its only result: the base gets a history that goes through the view
+ * (view.c). */
+MothStatus moth_rebase_history(MothTensor *view, MothNode *n, int i);
 /* t, a base, in the dtype of a view of it: complex numbers as pairs of floats, or the reverse. */
 MothStatus moth_seen_as(MothTensor *t, MothDType dtype, MothTensor **out);
 /* Records a node for a call: the Autograd step of the dispatcher (step.c). */

@@ -282,7 +282,7 @@ MothStatus moth_autograd_record(MothCall *c) {
       t = alias;
     }
     if (inplace && t->base)
-      MOTH_GO(moth_rebase_history(t, n));
+      MOTH_GO(moth_rebase_history(t, n, 0));
     else
       MOTH_GO(moth_set_history(t, n, i));
   }
@@ -295,11 +295,12 @@ done:
   return status;
 }
 
-static bool is_one_of(const MothTensor *t, MothTensor *const *list, int n) {
+/* Where t is in a list; -1: it is not. */
+static int place_in(const MothTensor *t, MothTensor *const *list, int n) {
   for (int i = 0; i < n; i++)
     if (list[i] == t)
-      return true;
-  return false;
+      return i;
+  return -1;
 }
 
 MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
@@ -313,7 +314,7 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
   MothStatus status = MOTH_OK;
   n->backward = backward;
   for (int i = 0; i < nresults; i++) {
-    if (is_one_of(results[i], inputs, ninputs)) /* written to in place */
+    if (place_in(results[i], inputs, ninputs) >= 0) /* written to in place */
       MOTH_GO(check_inplace(results[i]));
     else if (results[i]->grad && (results[i]->grad->node || results[i]->grad->requires_grad)) {
       status = moth_fail(MOTH_ERR_STATE, "result %d of %s has a history of its own", i + 1, name);
@@ -331,8 +332,9 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
     moth_node_set_result(n, i, results[i]);
     if (!moth_dtype_is_inexact((MothDType)results[i]->dtype))
       continue;
-    if (results[i]->base && is_one_of(results[i], inputs, ninputs))
-      MOTH_GO(moth_rebase_history(results[i], n));
+    int place = place_in(results[i], inputs, ninputs);
+    if (results[i]->base && place >= 0)
+      MOTH_GO(moth_rebase_history(results[i], n, place));
     else
       MOTH_GO(moth_set_history(results[i], n, i));
   }

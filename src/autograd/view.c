@@ -16,6 +16,7 @@
 
 typedef struct Slice {
   MothNode *fn;    /* the node of the op that wrote */
+  int input;       /* of fn: the view */
   MothDType dtype; /* of the view; the base's may be a complex one */
   int ndim, base_ndim;
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], offset;
@@ -86,17 +87,16 @@ static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t ne
   uint32_t all = 0;
   for (int i = 0; i < n->ninputs; i++)
     all |= 1u << i;
-  MOTH_GO(s->fn->backward(s->fn, &dense, (need | 1u) & all, inner));
-  if (inner[0]) {
-    MOTH_GO(moth_copy_(part, inner[0], false));
+  MOTH_GO(s->fn->backward(s->fn, &dense, (need | 1u << s->input) & all, inner));
+  if (inner[s->input]) {
+    MOTH_GO(moth_copy_(part, inner[s->input], false));
   } else {
     MOTH_GO(moth_zero_(part));
   }
-  out[0] = whole;
-  whole = NULL;
-  for (int i = 1; i < n->ninputs; i++) {
-    out[i] = inner[i];
-    inner[i] = NULL;
+  for (int i = 0; i < n->ninputs; i++) {
+    MothTensor **from = i == s->input ? &whole : &inner[i];
+    out[i] = *from;
+    *from = NULL;
   }
 done:
   moth_tensor_release(whole);
@@ -107,8 +107,14 @@ done:
   return status;
 }
 
-MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
+MothStatus moth_rebase_history(MothTensor *view, MothNode *fn, int input) {
   MothTensor *base = view->base;
+  if (fn->nresults > 1)
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "%s has written to a view in place and has %d results: expected the view alone. "
+        "Write to view:clone(), or give the others by a function of their own",
+        fn->name, fn->nresults);
   if (fn->ninputs > MOTH_MAX_ARGS)
     return moth_fail(MOTH_ERR_STATE, "too many inputs for an in-place op on a view");
   Slice *s = moth_alloc(sizeof *s);
@@ -118,6 +124,7 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
     return moth_no_memory(0);
   }
   s->fn = fn;
+  s->input = input;
   moth_node_retain(fn);
   s->ndim = view->ndim;
   memcpy(s->shape, view->shape, sizeof(int64_t) * view->ndim);
@@ -137,8 +144,10 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   for (int i = 0; i <= MOTH_MAX_ARGS; i++)
     n->edge_of[i] = (uint16_t)i;
   MothStatus status = MOTH_OK;
-  MOTH_GO(moth_node_set_input(n, 0, base, moth_requires_grad(base)));
-  for (int i = 1; i < fn->ninputs; i++) {
+  MOTH_GO(moth_node_set_input(n, input, base, moth_requires_grad(base)));
+  for (int i = 0; i < fn->ninputs; i++) {
+    if (i == input)
+      continue;
     n->inputs[i] = fn->inputs[i];
     n->inputs[i].geometry = NULL;
     if (n->inputs[i].node)
