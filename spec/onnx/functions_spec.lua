@@ -27,6 +27,11 @@ local right = {
     y:narrow(1, 1, 3):diagonal():add_(9)
     return y
   end,
+  diagonals = function(x)
+    local y = x * 1
+    y:diagonal(1):neg_()
+    return x:diagonal(), y, y:diagonal(-1), x:matmul(x:t()):diagonal()
+  end,
   ["chunk add"] = function(x)
     local y = x * 1
     local a, b = unpack(y:chunk(2, 2))

@@ -57,17 +57,26 @@ return function(env, make, constant, writer)
   end
   function env.diagonal_of(x, offset, dim1, dim2)
     local rows, columns = x.shape[dim1 + 1], x.shape[dim2 + 1]
-    if type(rows) ~= "number" or type(columns) ~= "number" then env.refuse("a matrix whose size changes") end
-    local perm, shape, places = {}, {}, {}
+    local perm, shape = {}, {}
+    local at
     for i = 0, x.ndim - 1 do
       if i ~= dim1 and i ~= dim2 then perm[#perm + 1], shape[#shape + 1] = i, x.shape[i + 1] end
     end
     perm[#perm + 1], perm[#perm + 2] = dim1, dim2
-    shape[#shape + 1] = rows * columns
-    for i = math.max(-offset, 0), rows - 1 do
-      if i + offset < columns then places[#places + 1] = i * columns + i + offset end
+    shape[#shape + 1] = sizes.combined("mul", rows, columns)
+    if type(rows) == "number" and type(columns) == "number" then
+      local places = {}
+      for i = math.max(-offset, 0), rows - 1 do
+        if i + offset < columns then places[#places + 1] = i * columns + i + offset end
+      end
+      at = #places > 0 and constant(places, "int64") or writer:tensor(B.ops.zeros({ 0 }, { dtype = "int64" }))
+    else
+      local count = sizes.combined("min", sizes.combined("sub", rows, math.max(-offset, 0)),
+        sizes.combined("sub", columns, math.max(offset, 0)))
+      at = make("Mul", make("Range", constant(0, "int64"), constant(count, "int64"), constant(1, "int64")),
+        constant(sizes.combined("add", columns, 1), "int64"))
+      at = make("Add", at, constant(offset >= 0 and offset or sizes.combined("mul", columns, -offset), "int64"))
     end
-    local at = #places > 0 and constant(places, "int64") or writer:tensor(B.ops.zeros({ 0 }, { dtype = "int64" }))
     return make("Gather", env.reshape(make("Transpose", x, { perm = perm }), shape), at, { axis = -1 })
   end
   function env.flat(x)
