@@ -132,6 +132,12 @@ describe("sizes of exported programs", function()
     holds(function(x) return x * math.abs(x.shape[1] - 3000) end, at)
     holds(function(x) return x * (x:size(1) % 5000) / math.log(x:size(1)) end, at)
     holds(function(x) return x * math.floor(math.sqrt(x:size(1))) end, at)
+    holds(function(x) return x + math.fmod(#x, 7) - math.fmod(1000, #x) + math.fmod(-#x - 3, 5) end, at)
+    holds(function(x) return x * math.fmod(#x - 3000, 7) + math.fmod(#x, -9) end, at)
+    holds(function(x)
+      local whole, rest = math.modf((#x - 3000) / 4)
+      return x * whole + rest
+    end, at)
     holds(function(x)
       local n = math.min(x:size(1), 4096)
       return x:narrow(1, x:size(1) - n + 1, n)
@@ -220,10 +226,19 @@ describe("sizes of exported programs", function()
     local floor = math.floor
     assert.equal(floor, math.floor) -- as they were, also behind errors
     fails("number expected, got cdata", function(x) return x * floor(x:size(1) / 1e6) end, { moth.ones(4) }, n)
+    for what, f in pairs {
+      ["bit.band of a size that may change, n: write n %% 2 %^ k"] = function(x) return x * bit.band(#x, 7) end,
+      ["bit.rshift of .* math.floor%(n / 2 %^ k%)"] = function(x) return x * bit.rshift(#x, 1) end,
+      ["string.rep of a size"] = function(x) return x * #("a"):rep(#x) end,
+      ["math.sin of a size"] = function(x) return x * math.sin(#x) end,
+      ["math.log of a size with a base: write"] = function(x) return x * math.floor(math.log(#x, 2) / 50) end,
+    } do
+      fails(what .. ".*HINT", f, { moth.ones(4) }, n)
+    end
   end)
 
   it("files without ranges and for C have the expressions, or say that they cannot", function()
-    local function f(x) return x * math.min(x:size(1), 2048) + x:size(1) % 3000 end
+    local function f(x) return x * math.min(x:size(1), 2048) + math.fmod(x:size(1) - 3000, 4000) end
     local ep = moth.export(f, { moth.ones(4) }, { dynamic_shapes = { { [1] = "n" } } })
     moth.onnx.export(ep, nil, dir .. ".onnx")
     local session = moth.onnx.InferenceSession(dir .. ".onnx", { record = false })

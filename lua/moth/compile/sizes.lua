@@ -263,6 +263,23 @@ local function calls_in(f)
   return n
 end
 
+--- Whether a formula of sizes may be negative, as far as its form tells.
+function M.may_be_negative(f)
+  if type(f) ~= "table" then return type(f) == "number" and f < 0 end
+  local a, b = f.a and M.may_be_negative(f.a), f.b and M.may_be_negative(f.b)
+  if f.op == "max" then return a and b end
+  if f.op == "mod" then return b end
+  if f.op == "abs" or f.op == "sqrt" or f.op == "exp" then return false end
+  if f.op then return f.op == "sub" or f.op == "log" or a or b or false end
+  if (f.add or 0) < 0 or (f.scale or 1) < 0 then return true end
+  for _, term in ipairs(f.terms) do
+    for _, factor in ipairs(term) do
+      if M.may_be_negative(factor) then return true end
+    end
+  end
+  return false
+end
+
 --- The formula of an operation on formulas or numbers.
 function M.combined(op, a, b)
   if type(a) == "number" and (b == nil or type(b) == "number") then return M.operations[op](a, b) end

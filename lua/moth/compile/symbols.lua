@@ -189,25 +189,62 @@ end
 local questions = { "size", "stride", "numel", "nelement" }
 
 local lists = {} -- functions of the standard library that get numbers, or know symbols
-local function known(name, op)
-  local original = math[name]
-  lists[#lists + 1] = { math, name, function(a, ...)
-    local any = is_symbol(a)
-    for i = 1, select("#", ...) do any = any or is_symbol((select(i, ...))) end
-    if not any then return original(a, ...) end
-    if select("#", ...) == 0 then
-      if op == "min" or op == "max" then return a end
-      return made(op, a)
-    end
-    local result = a
-    for i = 1, select("#", ...) do result = made(op, result, (select(i, ...))) end
-    return result
+local function any_symbol(...)
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if is_symbol(v) then return v end
+  end
+end
+-- A function that is fn where it gets symbols.
+local function known(library, name, fn)
+  local original = library[name]
+  lists[#lists + 1] = { library, name, function(...)
+    if any_symbol(...) then return fn(...) end
+    return original(...)
   end }
 end
-for name, op in each { min = "min", max = "max", floor = "floor", ceil = "ceil", abs = "abs", sqrt = "sqrt",
-  pow = "pow", log = "log", exp = "exp" } do
-  known(name, op)
+-- A function that knows no symbols, and what to write in its place.
+local function refused(library, name, of_library, write)
+  known(library, name, function(...)
+    check.fail("[export] %s.%s of a size that may change, %s: write %s, or give the dimension a fixed size", of_library,
+      name, sizes.text(of(any_symbol(...))), write)
+  end)
 end
+for op in ("floor ceil abs sqrt exp"):gmatch "%a+" do known(math, op, function(a) return made(op, a) end) end
+for op in ("min max"):gmatch "%a+" do
+  known(math, op, function(a, ...)
+    for i = 1, select("#", ...) do a = made(op, a, (select(i, ...))) end
+    return a
+  end)
+end
+known(math, "pow", function(a, b) return made("pow", a, b) end)
+-- Both without a branch: the program is for numbers of either sign.
+local function truncated(a)
+  if not sizes.may_be_negative(of(a)) then return math.floor(a) end
+  return math.max(math.floor(a), 0) + math.min(math.ceil(a), 0)
+end
+known(math, "fmod", function(a, b) return a - truncated(a / b) * b end)
+known(math, "modf", function(a)
+  local whole = truncated(a)
+  return whole, a - whole
+end)
+known(math, "log", function(a, base)
+  if base ~= nil then check.fail("[export] math.log of a size with a base: write math.log(n) / math.log(base)") end
+  return made("log", a)
+end)
+local instead = { log10 = "math.log(n) / math.log(10)", deg = "n * 180 / math.pi", rad = "n * math.pi / 180",
+  ldexp = "n * 2 ^ e", random = "moth.randint", band = "n % 2 ^ k for bit.band(n, 2 ^ k - 1)", lshift = "n * 2 ^ k",
+  rshift = "math.floor(n / 2 ^ k)", arshift = "math.floor(n / 2 ^ k)", rol = "n * 2 ^ k" }
+local taken = {}
+for _, entry in ipairs(lists) do taken[entry[2]] = true end
+for of_library, library in each { math = math, bit = require "bit" } do
+  for name, fn in each(library) do
+    if type(fn) == "function" and not taken[name] then
+      refused(library, name, of_library, instead[name] or "it with + - * / % ^, math.floor or moth's tensors")
+    end
+  end
+end
+refused(string, "rep", "string", "a tensor's repeat_ or expand for values")
 local function lowering(library, name)
   local original = library[name]
   lists[#lists + 1] = { library, name, function(...)
@@ -224,7 +261,6 @@ local function lowering(library, name)
   end }
 end
 lowering(string, "format")
-lowering(string, "rep")
 lowering(table, "concat")
 lists[#lists + 1] = { _G, "type", function(...)
   if select("#", ...) > 0 and is_symbol((...)) and asked(3) then return "number" end

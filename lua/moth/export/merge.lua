@@ -86,7 +86,7 @@ local function because(about)
       return ("; the program compares: %s, but not with %s"):format(sizes.guard_text(g), point_text(point))
     end
   end
-  return ""
+  return about.lost and "\nwhere it is no plain number: " .. tostring(about.lost):match "[^\n]*" or ""
 end
 
 local function differs(about, i, node, other, what)
@@ -130,7 +130,8 @@ local function kind_of(v) return type(v) == "table" and not B.is_dtype(v) and v.
 
 local merge_records
 
--- What the records' values have in common: a constant or a formula. about: { points, known, state, follow, guards }.
+-- What the records' values have in common: a constant or a formula. about: { points, known, state, follow, guards,
+-- lost }.
 local function merge(list, node, where, about)
   local first, points = list[1], about.points
   local kind = kind_of(first)

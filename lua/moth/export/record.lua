@@ -285,7 +285,7 @@ function M.of(fn, given, state, names, any_one)
   end
   local program = merge.at_sizes(given, record, function(records, points, known_sizes, solve)
     return merge.records(records, { points = points, known = known_sizes, state = state, follow = solve,
-      guards = given.guards })
+      guards = given.guards, lost = lost })
   end, function(message, point, example)
     if point == example then error(message, 0) end
     local equal, text = merge.equal_names(point, example), merge.point_text

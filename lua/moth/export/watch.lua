@@ -72,8 +72,8 @@ function M.watched(given, record, example, state, wide)
     local ok, made = pcall(record, given.example, watch)
     if not ok then
       check.fail("%s\nHINT: %s may have any size: where the program asks for it, it is no plain number. A loop over it "
-        .. "is moth.while_loop; math.min, max, floor, ceil, abs and sqrt know it by these names; else give it a fixed "
-        .. "size", tostring(made), table.concat(names, ", "))
+        .. "is moth.while_loop; math.min, max, floor, ceil, abs, sqrt and fmod know it by these names; else give it a "
+        .. "fixed size", tostring(made), table.concat(names, ", "))
     end
     if not merge.holds_at(example, made, given.example, state) then
       check.fail("[%s] the program makes other calls where sizes are symbols: a size that may change is the key of a "

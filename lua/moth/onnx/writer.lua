@@ -123,7 +123,7 @@ function Writer:size(f)
     if f % 1 ~= 0 then refuse("a size that is computed of %s, which is no integer", tostring(f)) end
     return self:constant({ f }, "int64").name
   end
-  if f.op == "floor" and f.a.op == "div" then -- of sizes: they are not negative
+  if f.op == "floor" and f.a.op == "div" and not sizes.may_be_negative(f.a) then -- ONNX's is cut towards 0
     return self:node("Div", { self:size(f.a.a), self:size(f.a.b) }, 1, {}, "")[1]
   end
   if f.op == "floor" or f.op == "ceil" then
@@ -150,9 +150,7 @@ function Writer:size(f)
     sum = sum and self:node("Add", { sum, product }, 1, {}, "")[1] or product
   end
   if (f.add or 0) ~= 0 then sum = self:node("Add", { sum, number(f.add) }, 1, {}, "")[1] end
-  local below = (f.add or 0) < 0
-  for _, term in ipairs(f.terms) do below = below or term[1] < 0 end
-  if f.div and below then -- ONNX's quotient is cut towards 0
+  if f.div and sizes.may_be_negative(f) then
     local rest = self:node("Mod", { sum, number(f.div) }, 1, {}, "")[1]
     sum = self:node("Sub", { sum, rest }, 1, {}, "")[1]
   end
