@@ -1,6 +1,7 @@
 /* GEMM through OpenBLAS (blas_open.c; without it: typed/product.h), and, for float32 products
  * that are large enough, on AVX-512 through oneDNN's where it is installed (0.67 to 0.84 of the time;
- * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 turns it off.
+ * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 turns it off. Small and thin products, and those
+ * with few rows, go to own kernels: typed/small.h, typed/rows.h.
  *
  * Products of bfloat16 go to oneDNN's, where the processor multiplies bfloat16 faster (AMX): half the time of float32's.
  * Elsewhere, and for float16, blocks of both operands that fit the second-level cache are converted to float32
@@ -267,9 +268,61 @@ static void half_block(const MothGemm *g) {
   moth_free(b, bytes);
 }
 
+/* Small and thin ones: kernels/cpu/typed/small.h. BLAS packs both operands, and a call of it takes longer than a small
+ * product. By shape alone; the limits were measured beside OpenBLAS's kernels for AVX-512. */
+static bool suits_small(const MothGemm *g) {
+  if ((g->dtype != MOTH_FLOAT32 && g->dtype != MOTH_FLOAT64) || !g->k)
+    return false;
+  int64_t lanes = 64 / moth_dtype_size((MothDType)g->dtype); /* of the widest vectors */
+  double flops = moth_gemm_flops(g);
+  if (g->b_col != 1 && g->m < 16 && g->m * 2 < g->n) /* B is transposed for few rows */
+    return false;
+  if (flops <= 4096)
+    return true;
+  if (g->n < lanes / 2 || g->m < 4)
+    return false;
+  if (g->m <= 64 && g->n <= 64)
+    return true;
+  if (g->m <= 64 && g->n <= 512)
+    return flops <= 4e6 || g->m <= 48;
+  return g->m <= 48 || (g->n >= lanes && g->n <= 2 * lanes && (g->a_col == 1 || g->k <= 64));
+}
+
+/* The blocks of rows, or of columns, that a thread has at least. */
+enum { SMALL_BLOCK = 48 };
+
+static void small_range(void *ctx, int64_t begin, int64_t end) {
+  MothGemm g = *(const MothGemm *)ctx;
+  int64_t size = moth_dtype_size((MothDType)g.dtype);
+  bool by_row = g.m >= g.n;
+  int64_t from = begin * SMALL_BLOCK, n = moth_min64(end * SMALL_BLOCK, by_row ? g.m : g.n) - from;
+  g.c = (char *)g.c + from * size * (by_row ? g.c_row : 1);
+  if (by_row) {
+    g.a = (const char *)g.a + from * g.a_row * size;
+    g.m = n;
+  } else {
+    g.b = (const char *)g.b + from * g.b_col * size;
+    g.n = n;
+  }
+  moth_cpu_kernels(g.dtype)->gemm_small(&g);
+}
+
+static void small(const MothGemm *g, bool parallel) {
+  int64_t blocks = (moth_max64(g->m, g->n) + SMALL_BLOCK - 1) / SMALL_BLOCK;
+  double flops = moth_gemm_flops(g);
+  if (parallel && flops > 1e6 && blocks > 1)
+    moth_parallel_for(blocks, moth_cpu_flops_grain(flops / (double)blocks), small_range, (void *)g);
+  else
+    moth_cpu_kernels(g->dtype)->gemm_small(g);
+}
+
 static void block(const MothGemm *g) {
   if (is_half(g)) {
     half_block(g);
+    return;
+  }
+  if (suits_small(g)) {
+    moth_cpu_kernels(g->dtype)->gemm_small(g);
     return;
   }
   bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);
@@ -442,6 +495,63 @@ static bool rows(const MothGemm *g, bool parallel) {
   return true;
 }
 
+/* A product of two vectors: parts whose number depends on k alone are summed by themselves, then in double. */
+enum { DOT_PARTS = 256, DOT_LEAST = 4096 };
+
+typedef struct Dot {
+  const MothGemm *g;
+  int64_t part;
+  double sums[DOT_PARTS];
+} Dot;
+
+static bool suits_dot(const MothGemm *g) {
+  return g->m == 1 && g->n == 1 && g->k && g->a_col == 1 && g->b_row == 1 &&
+         (g->dtype == MOTH_FLOAT32 || g->dtype == MOTH_FLOAT64);
+}
+
+static void dot_range(void *ctx, int64_t begin, int64_t end) {
+  Dot *d = ctx;
+  const MothGemm *g = d->g;
+  int64_t size = moth_dtype_size((MothDType)g->dtype);
+  for (int64_t i = begin; i < end; i++) {
+    union {
+      float f;
+      double d;
+    } sum;
+    int64_t from = i * d->part;
+    MothRows p = {.gemm = *g};
+    p.gemm.k = moth_min64(g->k - from, d->part);
+    p.gemm.a = (const char *)g->a + from * size;
+    p.gemm.b = (const char *)g->b + from * size;
+    p.gemm.c = &sum;
+    p.gemm.alpha = 1;
+    p.gemm.beta = 0;
+    moth_cpu_kernels(g->dtype)->gemm_rows(&p);
+    d->sums[i] = g->dtype == MOTH_FLOAT32 ? (double)sum.f : sum.d;
+  }
+}
+
+static void dot(const MothGemm *g, bool parallel) {
+  int64_t part = moth_max64(DOT_LEAST, (g->k / DOT_PARTS + 64) & ~(int64_t)63);
+  int64_t parts = (g->k + part - 1) / part;
+  Dot d = {.g = g, .part = part};
+  if (parallel && parts > 8)
+    moth_parallel_for(parts, moth_cpu_flops_grain(2.0 * (double)part), dot_range, &d);
+  else
+    dot_range(&d, 0, parts);
+  double sum = 0;
+  for (int64_t i = 0; i < parts; i++)
+    sum += d.sums[i];
+  sum *= g->alpha;
+  if (g->dtype == MOTH_FLOAT32) {
+    float *c = g->c;
+    *c = (float)(g->beta != 0 ? sum + g->beta * (double)*c : sum);
+  } else {
+    double *c = g->c;
+    *c = g->beta != 0 ? sum + g->beta * *c : sum;
+  }
+}
+
 /* A product with one column, transposed: it has one row. */
 static bool as_row(const MothGemm *g, MothGemm *row) {
   if (g->n != 1 || g->m == 1 || g->c_row != 1)
@@ -463,6 +573,14 @@ void moth_gemm(const MothGemm *g, bool parallel) {
   MothGemm row;
   if (!g->m || !g->n)
     return;
+  if (suits_dot(g)) {
+    dot(g, parallel);
+    return;
+  }
+  if (suits_small(g) && !suits_rows(g) && !(moth_keeper && moth_gemm_flops(g) > 65536)) {
+    small(g, parallel); /* what a keeper holds is packed once */
+    return;
+  }
   if (suits_rows(g) && rows(g, parallel))
     return;
   if (as_row(g, &row) && suits_rows(&row) && rows(&row, parallel))
