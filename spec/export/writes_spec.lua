@@ -65,6 +65,11 @@ describe("moth.export, writes in place", function()
       b:copy_(t)
       return a + b
     end, { moth.randn(3), moth.randn(3) })))
+    local _, flat = agrees(function(x)
+      x:flatten():mul_(2)
+      return x + 1
+    end, { moth.randn(3, 4) })
+    assert.error_matches(function() flat(moth.randn(4, 3):t()) end, "writes to it, and takes it to be row%-major")
     agrees(function(a, b)
       b:copy_(a)
       a:add_(1)

@@ -110,7 +110,8 @@ local function pack_meta(meta) return { dtype = meta.dtype, shape = pack_shape(m
 function pack_program(p)
   return {
     inputs = list(p.inputs, nil, function(input)
-      return { name = input.name, dtype = input.dtype, shape = pack_shape(input.shape), device = input.device }
+      return { name = input.name, dtype = input.dtype, shape = pack_shape(input.shape), device = input.device,
+        row_major = input.row_major }
     end),
     nodes = list(p.nodes, nil, function(node)
       local args = { __list = node.args.n }
@@ -339,6 +340,7 @@ function Reader:program(p, null)
   out.inputs = self:array(p.inputs, "the list of inputs", function(input)
     local meta = self:meta(input, true)
     meta.name, meta.device = self:text(input.name, "an input"), self:text(input.device, "an input")
+    meta.row_major = input.row_major == true or nil
     known[meta.name] = true
     return meta
   end)

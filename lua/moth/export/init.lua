@@ -68,6 +68,9 @@ local function check_input(self, input, t, dims)
   end
   if t:dtype().name ~= input.dtype then refuse "another dtype" end
   if t:dim() ~= #input.shape then refuse "another number of dimensions" end
+  if input.row_major and not t:is_contiguous() then
+    refuse "the program writes to it, and takes it to be row-major, as it was in the example; it is not"
+  end
   for i, expected in ipairs(input.shape) do
     local n = t:size(i)
     if type(expected) == "number" then

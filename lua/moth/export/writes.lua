@@ -446,6 +446,13 @@ end
 
 -- ---- calls ---------------------------------------------------------------------------------------
 
+-- Whether an op gives a view or a copy, as its argument lies in memory.
+local function is_either(op)
+  local record = require("moth.dispatch.ops").get(op)
+  local parts = record and (record.decompose or record.expr) or ""
+  return parts:find("viewable(", 1, true) or parts:find("is_contiguous(", 1, true) or parts:find("reshape(", 1, true)
+end
+
 -- An argument with the newest values.
 function Pass:read(v)
   if is_name(v) then
@@ -622,7 +629,10 @@ function Pass:call(node)
   self.first = {}
   for i = 1, args.n do
     local v = node.args[i]
-    if is_name(v) then self.first[key_of(v)] = self.reads[key_of(v)] end
+    if is_name(v) then
+      self.first[key_of(v)] = self.reads[key_of(v)]
+      if is_either(node.op) then self.depends[self.about.root[key_of(v)]] = true end
+    end
   end
   for i = 1, args.n do args[i] = self:read(node.args[i]) end
   local tracked = #targets > 0
@@ -698,7 +708,7 @@ function M.functional(program, tensors, state, is_part)
   if not M.any(program) then return program end
   local about = look(program, tensors, state)
   local self = setmetatable({ program = program, state = state, about = about, nodes = {}, now = {}, at = {},
-    version = {}, last = {}, reads = {}, first = {}, count = 0 }, Pass)
+    version = {}, last = {}, reads = {}, first = {}, depends = {}, count = 0 }, Pass)
   for _, input in ipairs(program.inputs) do self.now[input.name] = value(input.name) end
   for name in each(program.of_state) do self.now["@" .. name] = { kind = "state", name = name } end
   for _, node in ipairs(program.nodes) do self:call(node) end
@@ -710,7 +720,11 @@ function M.functional(program, tensors, state, is_part)
     local v = self.now[input.name]
     if v.name ~= input.name then
       mutated[i] = v.name
-      if not is_part then self:finish(value(input.name)) end
+      if not is_part then
+        self:finish(value(input.name))
+        local depends = self.depends[input.name] and about.fakes[input.name]:is_contiguous()
+        input.row_major = input.row_major or depends or nil
+      end
     end
   end
   if is_part then program.mutated = next(mutated) and mutated or nil end

@@ -42,7 +42,7 @@ function Program:run(inputs)
       if type(size) == "string" then dims[size] = given[i]:size(k) end
     end
   end
-  local made, out = { ep.program:run(ep.tensors, dims, given, ep.device) }, {}
+  local made, out = { ep.placed:run(ep.tensors, dims, given, ep.device) }, {}
   for i, k in ipairs(self.order) do out[i] = made[k] end
   return out
 end
