@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/parallel.h"
-#include "kernels/common/iter.h"
+#include "kernels/cpu/rearrange.h"
 #include "kernels/cpu/util.h"
 #include "unpack/create.h"
 
@@ -81,6 +81,6 @@ MothStatus moth_cpu_flip(MothCall *c) {
   moth_iter_add(&it, out);
   moth_iter_add_raw(&it, data, stride);
   moth_iter_prepare(&it);
-  moth_iter_run(&it, moth_cpu_kernels(out->dtype)->copy_from[out->dtype], NULL, MOTH_GRAIN);
+  moth_rearrange(&it, moth_itemsize(out));
   return MOTH_OK;
 }

@@ -1,4 +1,5 @@
 #include "kernels/cpu/util.h"
+#include "kernels/cpu/rearrange.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,49 +9,6 @@
 #include "core/parallel.h"
 #include "kernels/common/iter.h"
 #include "kernels/common/scatter.h"
-
-/* Transposes, for one dtype of 4 or 8 bytes: with blocks of 16 x 16 both sides use whole cache lines. */
-typedef struct Transpose {
-  char *dst;
-  const char *src;
-  int64_t rows, cols, dst_row, src_col; /* dst[r][c] = src[c][r]; strides in elements */
-  int64_t size;
-} Transpose;
-
-static void transpose_rows(void *ctx, int64_t begin, int64_t end) {
-  const Transpose *t = ctx;
-  enum { B = 16 };
-  for (int64_t r0 = begin; r0 < end; r0 += B)
-    for (int64_t c0 = 0; c0 < t->cols; c0 += B) {
-      int64_t r1 = r0 + B < end ? r0 + B : end, c1 = c0 + B < t->cols ? c0 + B : t->cols;
-      if (t->size == 4) {
-        for (int64_t r = r0; r < r1; r++)
-          for (int64_t c = c0; c < c1; c++)
-            ((uint32_t *)t->dst)[r * t->dst_row + c] =
-                ((const uint32_t *)t->src)[c * t->src_col + r];
-      } else {
-        for (int64_t r = r0; r < r1; r++)
-          for (int64_t c = c0; c < c1; c++)
-            ((uint64_t *)t->dst)[r * t->dst_row + c] =
-                ((const uint64_t *)t->src)[c * t->src_col + r];
-      }
-    }
-}
-
-static bool copy_transposed(MothTensor *dst, const MothTensor *src) {
-  int64_t size = moth_itemsize(src);
-  if (dst->dtype != src->dtype || dst->ndim != 2 || src->ndim != 2 || (size != 4 && size != 8))
-    return false;
-  if (dst->shape[0] != src->shape[0] || dst->shape[1] != src->shape[1] || src->shape[0] < 8 ||
-      src->shape[1] < 8)
-    return false;
-  if (dst->stride[1] != 1 || src->stride[0] != 1 || src->stride[1] < src->shape[0])
-    return false;
-  Transpose t = {dst->data,      src->data,      dst->shape[0], dst->shape[1],
-                 dst->stride[0], src->stride[1], size};
-  moth_parallel_for(t.rows, 16 * (1 + MOTH_GRAIN / 16 / (t.cols + 1)), transpose_rows, &t);
-  return true;
-}
 
 void moth_cpu_see_part(const MothTensor *t, int which, MothTensor *out) {
   MothDType part = moth_dtype_real((MothDType)t->dtype);
@@ -118,9 +76,10 @@ void moth_cpu_copy(MothTensor *dst, const MothTensor *src) {
   MothIter it;
   if (dst->data == src->data && dst->dtype == src->dtype && moth_tensor_overlap(dst, src) == 1)
     return;
-  if (!dst->numel || copy_transposed(dst, src))
+  if (!dst->numel)
     return;
-  if (__builtin_expect(dst->dtype >= MOTH_COMPLEX64 || src->dtype >= MOTH_COMPLEX64, 0)) {
+  if (dst->dtype != src->dtype &&
+      __builtin_expect(dst->dtype >= MOTH_COMPLEX64 || src->dtype >= MOTH_COMPLEX64, 0)) {
     copy_complex(dst, src);
     return;
   }
@@ -128,7 +87,10 @@ void moth_cpu_copy(MothTensor *dst, const MothTensor *src) {
   moth_iter_add(&it, dst);
   moth_iter_add(&it, src);
   moth_iter_prepare(&it);
-  moth_iter_run(&it, moth_cpu_kernels(dst->dtype)->copy_from[src->dtype], NULL, MOTH_GRAIN);
+  if (dst->dtype == src->dtype)
+    moth_rearrange(&it, moth_itemsize(dst));
+  else
+    moth_iter_run(&it, moth_cpu_kernels(dst->dtype)->copy_from[src->dtype], NULL, MOTH_GRAIN);
 }
 
 MothStatus moth_cpu_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
