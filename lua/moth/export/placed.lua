@@ -16,7 +16,7 @@ local function look(ep)
     local shape = sizes.shape_at(input.shape, ep.program.example)
     tensors[i] = moth.fake_mode(B.ops.empty, shape, { dtype = B.dtype(input.dtype) })
   end
-  return writes.look(ep.program, tensors, ep.held, ep.program.example)
+  return writes.look(ep.program, tensors, ep.held, { dims = ep.program.example, device = "cpu" })
 end
 
 -- A view whose elements an op replaces: the op and its arguments behind the first; nil: there is none.

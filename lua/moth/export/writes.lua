@@ -200,11 +200,19 @@ local put = {} -- by op: how a view's new value is put into what it is a view of
 
 -- What is known of values, by name: fakes; root: the name whose memory it is; links: { of, op, args, node } of what
 -- shows another one, without `op` as it is; like: the fake of the result that a call in place puts into its target.
-local function look(program, tensors, state, dims)
+-- at: { dims, device = where all of it is taken to be }, of a program with sizes.
+local function look(program, tensors, state, at)
   local about = { fakes = {}, root = {}, links = {}, like = {}, held = {}, shared = {}, maker = {} }
   local by_storage, count = {}, 0
+  local dims, device = at and at.dims or {}, at and at.device
+  local function fake_of(t)
+    if not device then return B.fake(t) end
+    local size, stride, last = t:size(), t:stride(), t:storage_offset() + 1
+    for i, n in ipairs(size) do last = last + math.max(n - 1, 0) * stride[i] end
+    return ops.as_strided(ops.empty({ last }, { dtype = t:dtype(), device = device }), size, stride, t:storage_offset())
+  end
   local function begin(name, t, real)
-    about.fakes[name] = B.fake(t)
+    about.fakes[name] = fake_of(t)
     about.root[name] = name
     by_storage[B.storage_id(about.fakes[name])] = name
     if real then -- tensors of a program may show each other's memory
@@ -277,12 +285,14 @@ local function look(program, tensors, state, dims)
     for _, node in ipairs(program.nodes) do
       for _, name in ipairs(node.out) do about.maker[name] = node end
     end
-    program:run(fakes, dims or {}, inputs, nil, nil, {
+    program:run(fakes, dims, inputs, device, nil, {
       values = about.fakes,
-      control = function(_, node)
-        local out = {}
+      control = function(args, node)
+        local out, operands = {}, args[4] or args[3]
+        local like = { device = operands[1] and operands[1]:device() }
         for i, meta in ipairs(node.metas) do
-          out[i] = ops.empty(sizes.shape_at(meta.shape, dims or {}), { dtype = B.dtype(meta.dtype) })
+          like.dtype = B.dtype(meta.dtype)
+          out[i] = ops.empty(sizes.shape_at(meta.shape, dims), like)
         end
         return unpack(out)
       end,
@@ -404,7 +414,7 @@ end
 local function gives_outside(program, state)
   local tensors, outside = {}, {}
   for i, input in ipairs(program.inputs) do
-    tensors[i] = moth.fake_mode(ops.empty, input.shape, { dtype = B.dtype(input.dtype) })
+    tensors[i] = moth.fake_mode(ops.empty, input.shape, { dtype = B.dtype(input.dtype), device = input.device })
     outside[input.name] = true
   end
   local about = look(program, tensors, state)
