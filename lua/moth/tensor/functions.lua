@@ -170,23 +170,23 @@ local function letters(equation, list)
   return terms, result
 end
 
--- Replaces dimensions with the same letter by their diagonal.
+-- Dimensions with the same letter become one, at the end: the first two that there are.
+local function same_letters(term)
+  for i = 1, #term do for j = i + 1, #term do if term[i] == term[j] then return i, j end end end
+end
+local function without(term, i, j)
+  local out = {}
+  for k, l in ipairs(term) do if k ~= i and k ~= j then out[#out + 1] = l end end
+  out[#out + 1] = term[i]
+  return out
+end
+local function diagonal_of(term)
+  local i, j = same_letters(term)
+  return i and diagonal_of(without(term, i, j)) or term
+end
 local function take_diagonals(t, term)
-  local i = 1
-  while i <= #term do
-    for j = i + 1, #term do
-      if term[i] == term[j] then
-        t = ops.diagonal(t, 0, i, j)
-        local l = term[i]
-        table.remove(term, j)
-        table.remove(term, i)
-        term[#term + 1] = l
-        return take_diagonals(t, term)
-      end
-    end
-    i = i + 1
-  end
-  return t
+  local i, j = same_letters(term)
+  return i and take_diagonals(ops.diagonal(t, 0, i, j), without(term, i, j)) or t
 end
 
 local function set_of(list)
@@ -195,72 +195,143 @@ local function set_of(list)
   return set
 end
 
--- t with the dimensions of `term` in the order of `want`.
-local function ordered(t, term, want)
-  local at, dims = set_of(term), {}
-  for i, l in ipairs(want) do dims[i] = at[l] end
-  return #dims > 1 and ops.permute(t, dims) or t
+-- How dimensions of `term` are permuted into the order of `want`; nil: they are.
+local function order_of(term, want)
+  local at, dims, same = set_of(term), {}, true
+  for i, l in ipairs(want) do
+    dims[i] = at[l]
+    same = same and dims[i] == i
+  end
+  return not same and dims or nil
 end
 
--- The product of two tensors, summed over the letters not in `needed`: one batched matrix product.
-local function contract(a, of_a, b, of_b, needed)
-  local in_a, in_b, size = set_of(of_a), set_of(of_b), {}
+-- The plan of a product of two tensors, summed over the letters not in `needed`, by letters alone: how their dimensions
+-- are permuted, how many there are of each group, and the letters of the result.
+local function pair_of(of_a, of_b, needed)
+  local in_a, in_b = set_of(of_a), set_of(of_b)
   local batch, left, inner, right = {}, {}, {}, {}
-  for i, l in ipairs(of_a) do
-    size[l] = B.size(a, i)
-    if not in_b[l] then left[#left + 1] = l
-    elseif needed[l] then batch[#batch + 1] = l
-    else inner[#inner + 1] = l end
+  for _, l in ipairs(of_a) do
+    local group = not in_b[l] and left or needed[l] and batch or inner
+    group[#group + 1] = l
   end
-  for i, l in ipairs(of_b) do
-    local n = B.size(b, i)
-    if not in_a[l] then right[#right + 1] = l end
-    if size[l] and size[l] ~= n and size[l] ~= 1 and n ~= 1 then
-      check.fail("[einsum] '%s' stands for dimensions of %d and of %d elements", l, size[l], n)
-    end
-    if not size[l] or size[l] == 1 then size[l] = n end
+  for _, l in ipairs(of_b) do if not in_a[l] then right[#right + 1] = l end end
+  local function joined(...)
+    local out = {}
+    for _, group in ipairs { ... } do for _, l in ipairs(group) do out[#out + 1] = l end end
+    return out
   end
-  local function three(t, term, x, y)
-    local want, shape, full = {}, { 1, 1, 1 }, {}
-    for k, group in ipairs({ batch, x, y }) do
-      for _, l in ipairs(group) do
-        want[#want + 1], full[#full + 1] = l, size[l]
-        shape[k] = shape[k] * size[l]
-      end
-    end
-    t = ordered(t, term, want)
-    if #full > 0 then t = ops.expand(t, full) end
-    return ops.reshape(t, shape)
-  end
-  local c = ops.bmm(three(a, of_a, left, inner), three(b, of_b, inner, right))
-  local term, shape = {}, {}
-  for _, group in ipairs({ batch, left, right }) do
-    for _, l in ipairs(group) do term[#term + 1], shape[#shape + 1] = l, size[l] end
-  end
-  return ops.reshape(c, shape), term
+  local want_a, want_b = joined(batch, left, inner), joined(batch, inner, right)
+  return { a = order_of(of_a, want_a), b = order_of(of_b, want_b), names = want_a, term = joined(batch, left, right),
+    batch = #batch, left = #left, inner = #inner, right = #right }
 end
 
--- t summed over the letters not in `needed`.
-local function summed(t, term, needed)
+-- Dimensions [from, from + n) of sizes, multiplied.
+local function elements(size, from, n)
+  local all = 1
+  for i = from, from + n - 1 do all = all * size[i] end
+  return all
+end
+
+-- By a plan: one batched matrix product, or, where nothing is summed, elements times elements.
+local function contract(a, b, p)
+  if p.a then a = ops.permute(a, p.a) end
+  if p.b then b = ops.permute(b, p.b) end
+  local nb, nl, ni, nr = p.batch, p.left, p.inner, p.right
+  local sa, sb, wide_a, wide_b = B.size(a), B.size(b), false, false
+  for i = 1, nb + ni do -- the letters of both
+    local at, to = i <= nb and i or i + nl, i
+    local m, n = sa[at], sb[to]
+    if m ~= n then
+      if m ~= 1 and n ~= 1 then
+        check.fail("[einsum] '%s' stands for dimensions of %d and of %d elements", p.names[at], m, n)
+      end
+      wide_a, wide_b = wide_a or m == 1, wide_b or n == 1
+      sa[at], sb[to] = m == 1 and n or m, m == 1 and n or m
+    end
+  end
+  if wide_a then a = ops.expand(a, sa) end
+  if wide_b then b = ops.expand(b, sb) end
+  local shape = {}
+  for i = 1, nb + nl do shape[i] = sa[i] end
+  for i = 1, nr do shape[nb + nl + i] = sb[nb + ni + i] end
+  if ni == 0 then
+    local x, y = {}, {}
+    for i = 1, nb + nl + nr do
+      x[i] = i <= nb + nl and shape[i] or 1
+      y[i] = (i <= nb or i > nb + nl) and shape[i] or 1
+    end
+    return ops.mul(nr > 0 and ops.reshape(a, x) or a, nl > 0 and ops.reshape(b, y) or b)
+  end
+  local is_matrices = nl == 1 and ni == 1 and nr == 1
+  if nb == 0 then
+    if is_matrices then return ops.mm(a, b) end
+    local k = elements(sa, nl + 1, ni)
+    return ops.reshape(ops.mm(ops.reshape(a, { elements(sa, 1, nl), k }),
+      ops.reshape(b, { k, elements(sb, ni + 1, nr) })), shape)
+  end
+  if nb == 1 and is_matrices then return ops.bmm(a, b) end
+  local count, k = elements(sa, 1, nb), elements(sa, nb + nl + 1, ni)
+  return ops.reshape(ops.bmm(ops.reshape(a, { count, elements(sa, nb + 1, nl), k }),
+    ops.reshape(b, { count, k, elements(sb, nb + ni + 1, nr) })), shape)
+end
+
+-- The dimensions of `term` whose letters are not in `needed`, or nil: there are none; the letters that are left.
+local function unneeded(term, needed)
   local dims, left = {}, {}
   for i, l in ipairs(term) do
     if needed[l] then left[#left + 1] = l else dims[#dims + 1] = i end
   end
-  if #dims > 0 then t = ops.sum(t, dims) end
-  return t, left
+  return #dims > 0 and dims or nil, left
 end
 
 -- Sums of integers are int64, as those of moth.sum; so is the product before a sum.
-local function widened(list, terms, result)
-  local kept, sums, common = set_of(result), false, B.tensor_dtype(list[1])
-  for i, term in ipairs(terms) do
-    for _, l in ipairs(term) do sums = sums or not kept[l] end
-    common = B.promote(common, B.tensor_dtype(list[i]))
-  end
-  if not sums or common.is_floating_point or common.is_complex then return list end
+local function widened(list)
+  local common = B.tensor_dtype(list[1])
+  for i = 1, #list do common = B.promote(common, B.tensor_dtype(list[i])) end
+  if common.is_floating_point or common.is_complex then return list end
   local out = {}
   for i, t in ipairs(list) do out[i] = ops.to(t, { dtype = "int64" }) end
   return out
+end
+
+-- What einsum does, by letters alone: which dimensions of a tensor have the same letter, which are summed, how it
+-- is multiplied by the product so far, what is summed then.
+local function plan_of(equation, list)
+  local terms, result = letters(equation, list)
+  local kept, steps, term = set_of(result), {}, nil
+  local plan = { steps = steps, sums = false }
+  for _, t in ipairs(terms) do for _, l in ipairs(t) do plan.sums = plan.sums or not kept[l] end end
+  for i, own in ipairs(terms) do
+    local step, needed = {}, set_of(result)
+    for k = i + 1, #list do for _, l in ipairs(terms[k]) do needed[l] = needed[l] or true end end
+    local alone = diagonal_of(own)
+    if #alone < #own then step.term, own = own, alone end
+    if i == 1 then
+      step.sum, term = unneeded(own, needed)
+    else
+      local with = set_of(term)
+      for l in each(needed) do with[l] = true end
+      step.sum, own = unneeded(own, with)
+      step.pair = pair_of(term, own, needed)
+      step.after, term = unneeded(step.pair.term, needed)
+    end
+    steps[i] = step
+  end
+  plan.order = order_of(term, result)
+  return plan
+end
+
+local plans, planned = {}, 0
+local function planned_for(equation, list)
+  local key = equation
+  for i = 1, #list do key = key .. "|" .. B.dim(list[i]) end
+  local plan = plans[key]
+  if not plan then
+    plan = plan_of(equation, list)
+    if planned >= 1000 then plans, planned = {}, 0 end
+    plans[key], planned = plan, planned + 1
+  end
+  return plan
 end
 
 --- Sums of products, by letters for dimensions: moth.einsum("bij,bjk->bik", x, y). A letter that the result lacks is
@@ -268,24 +339,19 @@ end
 -- result has the letters that occur once. Sums of integers are int64.
 F.einsum = signature("einsum(string equation, Tensor... operands)", function(equation, list)
   some("einsum", list)
-  local terms, result = letters(equation, list)
-  list = widened(list, terms, result)
-  local t, term
+  local plan, t = planned_for(equation, list), nil
+  if plan.sums then list = widened(list) end
   for i = 1, #list do
-    local needed = set_of(result)
-    for k = i + 1, #list do for _, l in ipairs(terms[k]) do needed[l] = needed[l] or true end end
-    local own = take_diagonals(list[i], terms[i])
-    if i == 1 then
-      t, term = summed(own, terms[1], needed)
-    else
-      local with = set_of(term)
-      for l in each(needed) do with[l] = true end
-      own, terms[i] = summed(own, terms[i], with)
-      t, term = contract(t, term, own, terms[i], needed)
-      t, term = summed(t, term, needed)
+    local step, own = plan.steps[i], list[i]
+    if step.term then own = take_diagonals(own, step.term) end
+    if step.sum then own = ops.sum(own, step.sum) end
+    if i > 1 then
+      own = contract(t, own, step.pair)
+      if step.after then own = ops.sum(own, step.after) end
     end
+    t = own
   end
-  return ordered(t, term, result)
+  return plan.order and ops.permute(t, plan.order) or t
 end)
 
 -- ---- statistics ------------------------------------------------------------------------------------
