@@ -534,7 +534,14 @@ static void dot_range(void *ctx, int64_t begin, int64_t end) {
 static void dot(const MothGemm *g, bool parallel) {
   int64_t part = moth_max64(DOT_LEAST, (g->k / DOT_PARTS + 64) & ~(int64_t)63);
   int64_t parts = (g->k + part - 1) / part;
-  Dot d = {.g = g, .part = part};
+  if (parts == 1) {
+    MothRows p = {.gemm = *g};
+    moth_cpu_kernels(g->dtype)->gemm_rows(&p);
+    return;
+  }
+  Dot d; /* sums are not cleared: that takes longer than a short product */
+  d.g = g;
+  d.part = part;
   if (parallel && parts > 8)
     moth_parallel_for(parts, moth_cpu_flops_grain(2.0 * (double)part), dot_range, &d);
   else
