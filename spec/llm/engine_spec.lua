@@ -144,6 +144,41 @@ describe("the engine of language models #M430", function()
       "response_format.json_schema.schema.pattern: is not supported here")
   end)
 
+  it("shows tools to the template in their order, and calls those that it must", function()
+    local engine = require("moth.llm.engine").load { path = folder }
+    engine.template = "[{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+      .. "{% for m in messages %}{{ m.content }}"
+      .. "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}"
+      .. "{# <tool_call> #}"
+    local tool = '{"type": "function", "function": {"name": "sum", "description": "é", '
+      .. '"parameters": {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "boolean"}}, '
+      .. '"required": ["b"]}}}'
+    local shown
+    local encode = engine.tokenizer.encode
+    function engine.tokenizer.encode(t, text, ...)
+      shown = text
+      return text:find "^%[" and { 5, 6, 7 } or encode(t, text, ...)
+    end
+    finally(function() engine.tokenizer.encode = encode end)
+    local function ask(choice, messages)
+      local r = { kind = "chat", max_tokens = 120, seed = 1, tools = "[" .. tool .. "]", tool_choice = choice,
+        messages = messages or { { role = "user", content = "hi" } } }
+      engine:add(1, r)
+      return run(engine)[1]
+    end
+    local out = ask({ name = "sum" })
+    assert.equal("[" .. tool .. "\nhi", shown)
+    local calls, said = require("moth.llm.tools").parse(out.texts[0], { sum = true })
+    assert.same({ 1, "", "stop" }, { #calls, said, out.finish[0] })
+    local given = cjson.decode(calls[1].arguments)
+    assert.equal(given.b, math.floor(given.b))
+    ask(nil, { { role = "assistant", content = "", tool_calls = { { type = "function",
+      ["function"] = { name = "sum", arguments = '{"b":1,"a":true}' } } } } })
+    assert.equal("[" .. tool .. '\nsum{"b": 1, "a": true}', shown)
+    engine.template, engine.talk = "chatml", nil
+    assert.error_matches(function() ask() end, "tools: this model's chat template knows no tools")
+  end)
+
   it("a step that raises ends what runs, and nothing else", function()
     local engine = require("moth.llm.engine").load { path = folder }
     local step, stderr = engine.model.step, io.stderr

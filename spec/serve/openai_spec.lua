@@ -87,6 +87,58 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     assert.equal("there is nothing at /v1/embeddings", cjson.decode(nothing).error.message)
   end)
 
+  it("finds calls of tools, whole and in a stream", function()
+    local tools = { { type = "function", ["function"] = { name = "sum", parameters = { type = "object" } } } }
+    local function ask(content, more)
+      local request = { model = "echo", messages = { { role = "user", content = content } }, tools = tools }
+      for key, v in pairs(more or {}) do request[key] = v end
+      return request
+    end
+    local call = '<tool_call> {"name": "sum", "arguments": {"b": [1, 2], "a": 3}} </tool_call>'
+    local function seen(content)
+      local status, out = post("/v1/chat/completions", ask(content))
+      assert.equal(200, status)
+      local whole = out.choices[1]
+      local text, calls, finish = {}, {}, nil
+      for data in server:post("/v1/chat/completions", cjson.encode(ask(content, { stream = true }))).body
+        :gmatch "data: ([^\n]+)\n\n" do
+        if data ~= "[DONE]" then
+          local c = cjson.decode(data).choices[1]
+          text[#text + 1], finish = c.delta.content, c.finish_reason
+          for _, one in ipairs(c.delta.tool_calls or {}) do calls[one.index + 1] = one end
+        end
+      end
+      assert.equal(whole.message.content == cjson.null and "" or whole.message.content, table.concat(text))
+      assert.equal(whole.finish_reason, finish)
+      assert.equal(#(whole.message.tool_calls or {}), #calls)
+      for i, one in ipairs(calls) do assert.same(whole.message.tool_calls[i]["function"], one["function"]) end
+      return whole.message, finish
+    end
+    local message, finish = seen("I add. " .. call .. call)
+    assert.equal("I add.", message.content)
+    assert.equal("tool_calls", finish)
+    assert.equal(2, #message.tool_calls)
+    assert.same({ name = "sum", arguments = '{"b": [1, 2], "a": 3}' }, message.tool_calls[1]["function"])
+    assert.matches("^call_", message.tool_calls[1].id)
+    assert.not_equal(message.tool_calls[1].id, message.tool_calls[2].id)
+    message = seen(call)
+    assert.equal(cjson.null, message.content)
+    message = seen '[ {"name": "sum", "parameters": {}} ]'
+    assert.equal("{}", message.tool_calls[1]["function"].arguments)
+    for _, plain in ipairs { "a < b <tool", '{"name": "other", "arguments": {}}', "<tool_call> no </tool_call> x",
+      "{ x", "a  b " } do
+      message, finish = seen(plain)
+      assert.same({ plain, "stop" }, { message.content, finish })
+      assert.is_nil(message.tool_calls)
+    end
+    local history = { { role = "user", content = "x" },
+      { role = "assistant", content = cjson.null, tool_calls = { { id = "1", type = "function",
+        ["function"] = { name = "sum", arguments = '{"a":1}' } } } },
+      { role = "tool", tool_call_id = "1", content = "3 4" } }
+    local status, out = post("/v1/chat/completions", { model = "echo", messages = history, tools = tools })
+    assert.same({ 200, "3 4" }, { status, out.choices[1].message.content })
+  end)
+
   it("refuses by the field's name", function()
     local function refused(code, param, pattern, request, path)
       local status, out = post(path or "/v1/completions", request)
@@ -104,6 +156,16 @@ describe_served("moth.serve's OpenAI paths #M430", function()
       ["response_format.json_schema.schema"] = { type = "json_schema", json_schema = { name = "a" } } } do
       refused(400, param, "^response_format", { model = "echo", messages = { { role = "user", content = "a" } },
         response_format = format }, "/v1/chat/completions")
+    end
+    local hello = { { role = "user", content = "a" } }
+    for param, more in pairs { ["tools[0]"] = { tools = { { type = "x" } } },
+      tool_choice = { tool_choice = "required" },
+      ["tools[0].function.name"] = { tools = { { type = "function", ["function"] = { name = "a b" } } } },
+      ["messages[0].tool_calls"] = { messages = { { role = "user", content = "a", tool_calls = { {} } } } },
+      ["messages[0].tool_calls[0].function.arguments"] = { messages = { { role = "assistant", tool_calls = { {
+        ["function"] = { name = "f", arguments = "no" } } } } } } } do
+      more.model, more.messages = "echo", more.messages or hello
+      refused(400, param, ".", more, "/v1/chat/completions")
     end
     refused(400, "logit_bias.x", "a token id", { model = "echo", prompt = "a", logit_bias = { x = 1 } })
     refused(400, "logit_bias.1", "from %-100 to 100", { model = "echo", prompt = "a", logit_bias = { ["1"] = 101 } })

@@ -9,6 +9,8 @@ local Text = require "moth.llm.text"
 local Constraint = require "moth.llm.constraint"
 local grammar = require "moth.llm.grammar"
 local json_schema = require "moth.llm.json_schema"
+local ordered = require "moth.utils.ordered_json"
+local tools = require "moth.llm.tools"
 local generate = require "moth.llm.generate"
 local template = require "moth.llm.template"
 
@@ -88,12 +90,24 @@ end
 local function prompts_of(self, r)
   if r.kind == "chat" then
     local bytes = 0
-    for _, m in ipairs(r.messages) do bytes = bytes + #(m.role or "") + #m.content end
-    check_bytes(self, "messages", bytes)
+    for _, m in ipairs(r.messages) do
+      bytes = bytes + #(m.role or "") + #m.content
+      for _, call in ipairs(m.tool_calls or {}) do
+        local f = call["function"]
+        bytes, f.arguments = bytes + #f.arguments, ordered.decode(f.arguments) -- as templates expect them
+      end
+    end
+    check_bytes(self, "messages", bytes + #(r.tools or ""))
+    local variables = r.chat_template_kwargs
+    if r.tools then
+      if not tools.form(self.template) then refuse "tools: this model's chat template knows no tools" end
+      variables = {}
+      for name, v in each(r.chat_template_kwargs or {}) do variables[name] = v end
+      variables.tools = ordered.decode(r.tools)
+    end
     local ok, ids, stop = pcall(function()
       self.talk = self.talk or template.of(self.template, { tokenizer = self.tokenizer, where = "llm" })
-      return generate.chat_ids(self.tokenizer, self.talk, r.messages, r.chat_template_kwargs,
-        self.most)
+      return generate.chat_ids(self.tokenizer, self.talk, r.messages, variables, self.most)
     end)
     if not ok then refuse("%s", told(ids)) end
     check_count(self, ids, true)
@@ -123,8 +137,8 @@ end
 
 local GRAMMARS = 8 -- that are kept, with what may come in each of their states
 
--- The grammar of a schema's text, and the state before an answer.
-local function grammar_of(self, schema)
+-- The grammar of a schema's text, and the state before an answer. make(g): the node, where it is none of a schema.
+local function grammar_of(self, schema, make)
   local kept = self.grammars
   for i, one in ipairs(kept) do
     if one.schema == schema then
@@ -134,6 +148,7 @@ local function grammar_of(self, schema)
   end
   local g, json = grammar.new(), require "cjson"
   local ok, node = pcall(function()
+    if make then return make(g) end
     if schema == "object" then return json_schema.object(g) end
     return json_schema.schema(g, json.decode(schema), json.encode, "response_format.json_schema.schema")
   end)
@@ -141,6 +156,18 @@ local function grammar_of(self, schema)
   table.insert(kept, 1, { schema = schema, grammar = g, node = node })
   kept[GRAMMARS + 1] = nil
   return g, g:start(node)
+end
+
+-- The grammar of a call that tool_choice asks for.
+local function call_grammar(self, r)
+  local name, form = type(r.tool_choice) == "table" and r.tool_choice.name, tools.form(self.template)
+  return grammar_of(self, ("tools %s %s"):format(name or "", r.tools), function(g)
+    local list = {}
+    for _, tool in ipairs(tools.list(r.tools)) do
+      if not name or tool.name == name then list[#list + 1] = tool end
+    end
+    return tools.node(g, list, form, "tools")
+  end)
 end
 
 -- logit_bias by ids from 1.
@@ -187,8 +214,8 @@ function Engine:add(id, r)
     local none = r.max_tokens == 0 -- only the prompt is asked for
     o.max_tokens = none and 1 or math.min(r.max_tokens or (r.kind == "chat" and 2 ^ 20 or 16), most - #ids)
     o.logit_bias = r.logit_bias and biases(self, r.logit_bias)
-    if r.response_format then
-      local g, start = grammar_of(self, r.response_format)
+    if r.response_format or r.tool_choice then
+      local g, start = (r.tool_choice and call_grammar or grammar_of)(self, r.tool_choice and r or r.response_format)
       o.constraint = Constraint(self.tokenizer, g, start, self.model.config.vocab_size)
     end
     local function put(piece, logprobs)

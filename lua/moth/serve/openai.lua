@@ -4,6 +4,8 @@ local B = require "moth_lua"
 local front = require "moth.serve.front"
 local each = require "moth.each"
 local kserve = require "moth.serve.kserve"
+local ordered = require "moth.utils.ordered_json"
+local tools = require "moth.llm.tools"
 local values = require "moth.serve.values"
 
 local M = {}
@@ -89,6 +91,27 @@ end
 local role = small_text(NAME)
 local MESSAGES = 2048 -- of a chat, and parts of one message
 
+-- Calls that an assistant's message has made.
+local function tool_calls(v, name)
+  if type(v) ~= "table" or #v == 0 or #v > MESSAGES then refuse(name, "expected a list of calls") end
+  local out = {}
+  for i, call in ipairs(v) do
+    local at = ("%s[%d]"):format(name, i - 1)
+    local f = type(call) == "table" and call["function"]
+    if type(f) ~= "table" or call.type ~= nil and call.type ~= "function" then
+      refuse(at, "expected an object with id, type function and function")
+    end
+    local arguments = text(f.arguments, at .. ".function.arguments")
+    local given = kserve.decode(arguments)
+    if type(given) ~= "table" or not arguments:find "^%s*{" then
+      refuse(at .. ".function.arguments", "expected the text of a JSON object")
+    end
+    out[i] = { id = call.id ~= nil and role(call.id, at .. ".id") or nil, type = "function",
+      ["function"] = { name = role(f.name, at .. ".function.name"), arguments = arguments } }
+  end
+  return out
+end
+
 local function messages(v, name)
   if type(v) ~= "table" or #v == 0 then refuse(name, "expected a list of messages") end
   if #v > MESSAGES then refuse(name, "expected at most %d messages, got %d", MESSAGES, #v) end
@@ -97,11 +120,15 @@ local function messages(v, name)
     local at = ("%s[%d]"):format(name, i - 1)
     if type(m) ~= "table" then refuse(at, "expected an object with role and content") end
     for key in each(m) do
-      if key ~= "role" and key ~= "content" and key ~= "name" and m[key] ~= json().null then
-        refuse(at .. "." .. tostring(key), "there is no such field")
-      end
+      local known = key == "role" or key == "content" or key == "name"
+        or key == "tool_calls" and m.role == "assistant" or key == "tool_call_id" and m.role == "tool"
+      if not known and m[key] ~= json().null then refuse(at .. "." .. tostring(key), "there is no such field") end
     end
-    local content = m.content
+    local content, calls = m.content, nil
+    if m.tool_calls ~= nil and m.tool_calls ~= json().null then
+      calls = tool_calls(m.tool_calls, at .. ".tool_calls")
+    end
+    if calls and (content == nil or content == json().null) then content = "" end
     if type(content) == "table" then -- parts, of which only text is known
       local parts = {}
       if #content > MESSAGES then
@@ -115,7 +142,9 @@ local function messages(v, name)
       end
       content = table.concat(parts)
     end
-    out[i] = { role = role(m.role, at .. ".role"), content = text(content, at .. ".content") }
+    out[i] = { role = role(m.role, at .. ".role"), content = text(content, at .. ".content"), tool_calls = calls,
+      tool_call_id = m.tool_call_id and role(m.tool_call_id, at .. ".tool_call_id"),
+      name = m.role == "tool" and m.name ~= json().null and m.name and role(m.name, at .. ".name") or nil }
   end
   return out
 end
@@ -129,6 +158,34 @@ local function object(v, name)
   local bytes = #encoded
   if bytes > KWARGS then refuse(name, "expected an object of at most %d bytes, got %d", KWARGS, bytes) end
   return v
+end
+
+local TOOLS = 128
+
+-- Checks a list of tools; gives it, or nil: there are none.
+local function tools_of(v, name)
+  if type(v) ~= "table" then refuse(name, "expected a list of tools") end
+  if #v > TOOLS then refuse(name, "expected at most %d tools, got %d", TOOLS, #v) end
+  for i, tool in ipairs(v) do
+    local at = ("%s[%d]"):format(name, i - 1)
+    local f = type(tool) == "table" and tool["function"]
+    if type(f) ~= "table" or tool.type ~= "function" then refuse(at, "expected type function, and function") end
+    if type(f.name) ~= "string" or not f.name:find "^[%w_%-]+$" or #f.name > 64 then
+      refuse(at .. ".function.name", "expected at most 64 letters, digits, _ and -")
+    end
+    if f.parameters ~= nil and f.parameters ~= json().null then object(f.parameters, at .. ".function.parameters") end
+  end
+  return #v > 0 and v or nil
+end
+
+-- "none", "auto", "required", or { name = of the tool }.
+local function tool_choice(v, name)
+  if v == "none" or v == "auto" or v == "required" then return v end
+  local f = type(v) == "table" and v.type == "function" and v["function"]
+  if type(f) ~= "table" then
+    refuse(name, "expected none, auto, required or an object with type function and function.name")
+  end
+  return { name = role(f.name, name .. ".function.name") }
 end
 
 -- What does not change the answer here, with the values that are accepted; TRUE: any.
@@ -208,9 +265,33 @@ local common = {
 local readers = {
   completion = { prompt = prompts, logprobs = number(0, 20, true), echo = boolean,
     max_tokens = number(0, 2 ^ 20, true) },
-  chat = { response_format = response_format, messages = messages, chat_template_kwargs = object, logprobs = boolean,
-    top_logprobs = number(0, 20, true), max_completion_tokens = common.max_tokens },
+  chat = { response_format = response_format, tools = tools_of, tool_choice = tool_choice, messages = messages,
+    chat_template_kwargs = object, logprobs = boolean, top_logprobs = number(0, 20, true),
+    max_completion_tokens = common.max_tokens },
 }
+
+-- Makes of the tools of a request their text, in which names keep their order, and the set of their names.
+local function take_tools(out, body)
+  local choice, given = out.tool_choice, out.tools
+  out.tool_choice, out.tools = nil, nil
+  if not given then
+    if choice == "required" or type(choice) == "table" then refuse("tool_choice", "there are no tools") end
+    return
+  end
+  if choice == "none" then return end
+  local names = {}
+  for _, tool in ipairs(given) do names[tool["function"].name] = true end
+  if type(choice) == "table" and not names[choice.name] then
+    refuse("tool_choice", "there is no tool '%s'", choice.name)
+  end
+  if (choice == "required" or type(choice) == "table") and out.response_format then
+    refuse("tool_choice", "goes without response_format")
+  end
+  for _, part in ipairs(ordered.parts(body)) do
+    if part.name == "tools" then out.tools = part.text end
+  end
+  out.tool_names, out.tool_choice = names, choice ~= "auto" and choice or nil
+end
 
 local function read(kind, body, most)
   local given, why = kserve.decode(body, most)
@@ -232,6 +313,7 @@ local function read(kind, body, most)
   out.max_tokens = out.max_tokens or out.max_completion_tokens
   if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
   out.top_logprobs, out.max_completion_tokens = nil, nil
+  take_tools(out, body)
   out.kind, out.n = kind, out.n or 1
   if out.max_tokens == 0 and not out.echo then refuse("max_tokens", "expected at least 1; 0 goes with echo") end
   local several = kind == "completion" and #out.prompt or 1
@@ -288,7 +370,7 @@ local function completion_logprobs(list, at)
 end
 
 -- One choice, of a whole answer or an event. offsets: characters of each choice that were sent before.
-local function choice(request, index, piece_text, logprobs, finish, offsets, first)
+local function choice(request, index, piece_text, logprobs, finish, offsets, first, calls)
   local c = { index = index, finish_reason = finish or json().null, logprobs = json().null }
   local chat = request.kind == "chat"
   if logprobs and #logprobs > 0 then
@@ -304,11 +386,26 @@ local function choice(request, index, piece_text, logprobs, finish, offsets, fir
   if not chat then
     c.text = piece_text
   elseif offsets then -- an event
-    c.delta = { content = piece_text, role = first and "assistant" or nil }
+    c.delta = { content = piece_text, role = first and "assistant" or nil, tool_calls = calls }
   else
-    c.message = { role = "assistant", content = piece_text }
+    c.message = { role = "assistant", content = calls and piece_text == "" and json().null or piece_text,
+      tool_calls = calls }
   end
+  if calls and finish == "stop" then c.finish_reason = "tool_calls" end
   return c
+end
+
+local called = 0
+-- The calls of an answer as OpenAI has them, and the text beside; nil, and the text. streamed: with their places.
+local function calls_in(request, answer, streamed)
+  local calls, said = nil, answer
+  if request.tools then calls, said = tools.parse(answer, request.tool_names) end
+  for i, call in ipairs(calls or {}) do
+    called = called + 1
+    calls[i] = { id = ("call_%x%06x"):format(os.time(), called % 2 ^ 24), type = "function", ["function"] = call,
+      index = streamed and i - 1 or nil }
+  end
+  return calls, said
 end
 
 local function usage_of(piece)
@@ -374,7 +471,8 @@ local function answer_whole(call, model, request, entry)
       local out = envelope(request, false)
       out.usage, out.choices = usage_of(piece), {}
       for i = 0, request.choices - 1 do
-        out.choices[i + 1] = choice(request, i, table.concat(texts[i]), request.logprobs and logprobs[i], finish[i])
+        local calls, said = calls_in(request, table.concat(texts[i]))
+        out.choices[i + 1] = choice(request, i, said, request.logprobs and logprobs[i], finish[i], nil, nil, calls)
       end
       return call:answer(200, encode(out))
     end
@@ -385,6 +483,7 @@ local STREAM = { "content-type", "text/event-stream", "cache-control", "no-store
 
 local function answer_stream(call, model, request, entry)
   local out, waited, begun, first, offsets = envelope(request, true), {}, false, {}, {}
+  local held = {} -- what may be a call, by choice
   local function event(t)
     if not begun then
       begun = true
@@ -407,10 +506,22 @@ local function answer_stream(call, model, request, entry)
       return call:ended(piece.status or 500)
     end
     note_first(call, model, entry, waited)
-    local index, ok = piece.index or 0, true
-    if piece.text or piece.finish_reason then
-      out.choices = { choice(request, index, piece.text or "", request.logprobs and piece.logprobs,
-        piece.finish_reason, offsets, not first[index]) }
+    local index, ok, said, calls = piece.index or 0, true, piece.text, nil
+    if request.tools then
+      local all = (held[index] or "") .. (said or "")
+      local sure = tools.sure(all)
+      said, held[index] = all:sub(1, sure), all:sub(sure + 1)
+      if piece.finish_reason then
+        local rest
+        calls, rest = calls_in(request, held[index], true)
+        said = said .. rest
+      elseif said == "" and not piece.logprobs then
+        said = nil
+      end
+    end
+    if said or piece.finish_reason then
+      out.choices = { choice(request, index, said or "", request.logprobs and piece.logprobs,
+        piece.finish_reason, offsets, not first[index], calls) }
       out.usage = asked_usage and json().null or nil
       first[index] = true
       ok = event(out)
@@ -448,7 +559,11 @@ local function check_size(model, request)
   end
   if request.messages then
     local bytes = 0
-    for _, m in ipairs(request.messages) do bytes = bytes + #m.role + #m.content end
+    for _, m in ipairs(request.messages) do
+      bytes = bytes + #m.role + #m.content
+      for _, call in ipairs(m.tool_calls or {}) do bytes = bytes + #call["function"].arguments end
+    end
+    bytes = bytes + #(request.tools or "")
     return most and check("messages", bytes)
   end
   if request.prompt then check_prompt("prompt", request.prompt) end

@@ -5,6 +5,7 @@
 -- too, are tables: all other numbers say by themselves which of its two kinds they are. All that costs time or memory
 -- is paid for by `spend`.
 local ffi = require "ffi"
+local Object = require("moth.utils.ordered_json").Object
 local each = require "moth.each"
 local unicode = require "moth.data.unicode"
 
@@ -537,13 +538,19 @@ end
 
 -- ---- Lua's values --------------------------------------------------------------------------------------------
 
---- A value of Lua (a text, a number, a list, a table with names; JSON's null) as one of these.
+--- A value of Lua (a text, a number, a list, a table with names; JSON's null; an object of ordered_json, whose names
+-- keep their order) as one of these.
 function M.of(v, depth)
   depth = depth or 0
   if depth > 50 then fail "values lie too deep in one another" end
   if type(v) == "userdata" then return NONE end
   if type(v) == "string" or type(v) == "number" or type(v) == "boolean" then return v end
   if type(v) ~= "table" then fail("a value is a %s", type(v)) end
+  if getmetatable(v) == Object then
+    local d = M.dict()
+    for _, key in ipairs(v.keys) do put(d, key, M.of(v.map[key], depth + 1)) end
+    return d
+  end
   local out, count = {}, 0
   for _ in each(v) do count = count + 1 end
   if count == #v then
