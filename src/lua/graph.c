@@ -171,7 +171,7 @@ static bool is_plain(const MothGraphNode *n) {
 }
 
 /* graph_node(g, id, open, brief) -> { kind, name, target, default_dtype, place, args, metas, tensor }, or nil. brief: without
- * name, plain, no_grad, and with the sizes and names of dtypes alone of results. */
+ * name, plain, no_grad, and with the sizes and names of dtypes alone of results; kind and tensor alone of get_attr. */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
   MothGraph *g = check_graph(L, 1);
@@ -182,6 +182,13 @@ static int c_graph_node(lua_State *L) {
   lua_createtable(L, 0, 8);
   lua_pushstring(L, kinds[n->kind]);
   lua_setfield(L, -2, "kind");
+  if (n->tensor) {
+    moth_tensor_retain(n->tensor);
+    moth_lua_push_tensor(L, n->tensor);
+    lua_setfield(L, -2, "tensor");
+    if (brief)
+      return 1;
+  }
   lua_pushstring(L, n->place ? n->place : "");
   lua_setfield(L, -2, "place");
   if (n->op) {
@@ -201,11 +208,6 @@ static int c_graph_node(lua_State *L) {
     lua_setfield(L, -2, "n");
   }
   lua_setfield(L, -2, "args");
-  if (n->tensor) {
-    moth_tensor_retain(n->tensor);
-    moth_lua_push_tensor(L, n->tensor);
-    lua_setfield(L, -2, "tensor");
-  }
   if (!brief) {
     lua_pushstring(L, n->name);
     lua_setfield(L, -2, "name");
