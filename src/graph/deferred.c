@@ -115,14 +115,18 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
   storage->foreign = true;
   storage->release = deferred_free;
   storage->ctx = d;
+  /* References for all, whose rest goes back: one that is dropped meanwhile, on another thread, has its own. */
+  int left = (int)s->nvalues;
+  atomic_fetch_add_explicit(&storage->refs, left, memory_order_relaxed);
   for (uint32_t i = 0; i < s->nvalues; i++)
     if (is_left(s->values[i])) { /* keeps its number */
       MothTensor *t = s->values[i];
       t->storage = storage;
-      atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
+      left--;
       s->values[i] = NULL;
       moth_tensor_release(t);
     }
+  atomic_fetch_sub_explicit(&storage->refs, left, memory_order_relaxed); /* origin has one */
   moth_tensor_release(origin);
   return MOTH_OK;
 }

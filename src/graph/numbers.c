@@ -4,7 +4,7 @@
 
 #include "graph/trace.h"
 
-bool moth_arg_varies(const MothRecord *r, int i, bool sizes) {
+static bool varies(const MothRecord *r, int i, bool sizes) {
   const MothTraceArg *a = &r->args[i];
   uint8_t type = r->op->args[i].type;
   if (a->value.tag == MOTH_V_INTS)
@@ -15,16 +15,19 @@ bool moth_arg_varies(const MothRecord *r, int i, bool sizes) {
                      type != MOTH_T_INDEX_BASE && type != MOTH_T_DTYPE);
 }
 
+void moth_record_vary(MothRecord *r) {
+  for (int sizes = 0; sizes < 2; sizes++)
+    for (int i = 0; i < r->op->nargs; i++)
+      r->varying[sizes] |= (uint16_t)(varies(r, i, sizes) << i);
+}
+
 uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < s->nrecords; k++) {
     const MothRecord *r = s->records[k];
-    for (int i = 0; i < r->op->nargs; i++)
-      if (moth_arg_varies(r, i, sizes)) {
-        if (out)
-          out[n] = r->args[i].value;
-        n++;
-      }
+    for (uint32_t left = r->varying[sizes]; left; left &= left - 1, n++)
+      if (out)
+        out[n] = r->args[__builtin_ctz(left)].value;
   }
   return n;
 }
@@ -33,7 +36,7 @@ bool moth_trace_value_same(const MothValue *a, const MothValue *b) {
   if (a->tag != b->tag || a->n != b->n)
     return false;
   if (a->tag == MOTH_V_INTS)
-    return memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
+    return !a->n || memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
   return a->u.i == b->u.i; /* a float's bits, too */
 }
 
@@ -51,10 +54,8 @@ static uint32_t list_sizes(const MothSegment *s, int64_t *out) {
     const MothRecord *r = s->records[k];
     for (uint32_t i = 0; i < r->nnew; i++)
       put(out, &n, r->inputs[i].dims, 2u * r->inputs[i].ndim);
-    for (int i = 0; i < r->op->nargs; i++) {
-      const MothValue *v = &r->args[i].value;
-      if (r->args[i].free || !moth_arg_varies(r, i, true))
-        continue;
+    for (uint32_t left = r->varying[1] & ~r->varying[0]; left; left &= left - 1) {
+      const MothValue *v = &r->args[__builtin_ctz(left)].value;
       if (v->tag == MOTH_V_INTS)
         put(out, &n, v->u.ints, v->n);
       else

@@ -13,20 +13,12 @@ static bool same_geometry(const MothTensor *want, const MothTensor *t) {
   return true;
 }
 
-static bool same_value(const MothValue *a, const MothValue *b) {
-  if (a->tag != b->tag || a->n != b->n)
-    return false;
-  if (a->tag == MOTH_V_INTS)
-    return !a->n || memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
-  return a->u.i == b->u.i; /* a float's bits, too */
-}
-
 bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
   for (uint32_t i = 0; i < p->ninputs; i++)
     if (!same_geometry(p->values[p->inputs[i]].fake, inputs[i]))
       return false;
   for (uint32_t i = 0; i < p->nbound && numbers; i++)
-    if (!same_value(&p->bound[i].value, &numbers[p->bound[i].number]))
+    if (!moth_trace_value_same(&p->bound[i].value, &numbers[p->bound[i].number]))
       return false;
   return true;
 }

@@ -79,7 +79,9 @@ static void free_parts(const MothRecord *r, MothTraceArg *args, MothTraceMeta *i
 }
 
 void moth_record_swap(MothRecord *r, MothRecordKnown *k) {
-  MothRecordFit *f = k->fit, was = {r->sizes, r->parent_sizes, r->args, r->inputs};
+  MothRecordFit *f = k->fit;
+  MothRecordFit was = {
+      r->sizes, r->parent_sizes, {r->varying[0], r->varying[1]}, r->args, r->inputs};
   uint64_t key = r->key;
   for (int i = 0; i < r->op->nargs; i++)
     r->args[i].varied = f->args[i].varied =
@@ -92,10 +94,12 @@ void moth_record_swap(MothRecord *r, MothRecordKnown *k) {
   }
   r->sizes = f->sizes;
   r->parent_sizes = f->parent_sizes;
+  memcpy(r->varying, f->varying, sizeof r->varying);
   r->args = f->args;
   r->inputs = f->inputs;
   f->sizes = was.sizes;
   f->parent_sizes = was.parent_sizes;
+  memcpy(f->varying, was.varying, sizeof was.varying);
   f->args = was.args;
   f->inputs = was.inputs;
   r->key = k->key;
@@ -119,6 +123,7 @@ bool moth_record_refit(MothRecord *r, MothRecord *now) {
   uint32_t at = r->nknown < MOST_KNOWN ? r->nknown++ : r->next_known++ % MOST_KNOWN;
   if (r->known[at].fit)
     free_fit(r, r->known[at].fit);
+  memcpy(f->varying, now->varying, sizeof f->varying);
   f->args = now->args;
   f->inputs = now->inputs;
   memcpy(f->metas, now->metas, sizeof *f->metas * nresults);
@@ -202,6 +207,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
     moth_record_free(r);
     return moth_no_memory(0);
   }
+  moth_record_vary(r);
   r->modes.include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
   r->modes.exclude = t->exclude;
   memcpy(r->modes.autocast, t->autocast, sizeof r->modes.autocast);

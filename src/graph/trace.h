@@ -52,6 +52,7 @@ typedef struct MothTraceCode MothTraceCode;
 /* What a record has known for other sizes: arguments, inputs, results. */
 typedef struct MothRecordFit {
   uint64_t sizes, parent_sizes;
+  uint16_t varying[2];
   MothTraceArg *args;
   MothTraceMeta *inputs;
   MothTraceMeta metas[]; /* op->nresults */
@@ -76,6 +77,7 @@ typedef struct MothRecord {
   uint64_t sizes,
       parent_sizes; /* stamps: the sizes it knows, and those of its parent that they follow from */
   MothTraceModes modes;
+  uint16_t varying[2]; /* bits of arguments: numbers that may differ from call to call; and sizes */
   MothTraceArg *args;
   MothTraceMeta *inputs;                 /* nnew */
   MothTraceMeta metas[MOTH_MAX_RESULTS]; /* dims NULL: none */
@@ -346,7 +348,11 @@ void moth_gradients_forget(void);
 /* --- numbers.c: what differs from call to call ------------------------------------------------------------ */
 
 /* Whether argument i of r is a number that may differ from call to call; sizes: so may sizes and lists of them. */
-MOTH_API bool moth_arg_varies(const MothRecord *r, int i, bool sizes);
+static inline bool moth_arg_varies(const MothRecord *r, int i, bool sizes) {
+  return r->varying[sizes] >> i & 1;
+}
+/* Sets r->varying: its arguments are known. */
+void moth_record_vary(MothRecord *r);
 /* The numbers of what s has noted, this call's, by calls and arguments; how many. out NULL: counts. Lists belong to the
  * records. sizes: as moth_arg_varies. */
 MOTH_API uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out);
