@@ -82,6 +82,29 @@ local function noted(x)
   for _ = 1, 12 do x = (x + 1):relu() end
 end
 
+-- Guards of an exported program, for each call of it: ns.
+local function guards()
+  local function f(x)
+    local n = x:size(1)
+    for k = 1, 20 do
+      if n > 5000 * k or math.floor(n / 64) == 900 + k then x = x * 2 end
+    end
+    return x
+  end
+  local n = moth.Dim("n", { min = 2 })
+  local list = moth.export(f, { moth.ones(9) }, { dynamic_shapes = { { [1] = n } } }).program.guards
+  local sizes = require "moth.compile.sizes"
+  local dims, count = { n = 0 }, 0
+  local function name(d) return ("v[%q]"):format(d) end
+  local best = fastest({ function()
+    dims.n = count % 4000 + 2
+    count = count + 1
+    assert(not sizes.broken(list, dims, name))
+  end }, 10000)
+  print(("%-34s %10.1f ns  of %d"):format("a guard on sizes", best[1] / #list * 1e9, #list))
+end
+if ("a guard on sizes"):find(pattern) then guards() end
+
 row("24 ops, 8x8, results dropped", of(noted, moth.randn(8, 8)), { "blocks" })
 row("24 ops, 8x8", of(many, moth.randn(8, 8)))
 for _, n in ipairs { 8, 128, 512, 2048 } do row(("chain of 11, %dx%d"):format(n, n), of(chain11, moth.randn(n, n))) end

@@ -208,6 +208,33 @@ describe("sizes of exported programs", function()
       { moth.ones(5), moth.ones(5) }, { dynamic_shapes = { { [1] = "n" }, { [1] = "m" } } })
   end)
 
+  it("guards are compiled, and are what their formulas say", function()
+    local sizes = require "moth.compile.sizes"
+    local n, m = { kind = "size", terms = { { 1, "end" } }, add = 0 }, { terms = { { 2, "m" } }, add = -3, div = 4 }
+    local formulas = { n, m, 7, { terms = { { 1, "end", "m" } }, add = 1, of = "rsqrt", scale = 50 },
+      { terms = { { 1, m }, { -2, "end" } }, of = "sqrt" }, { terms = { { 1, "m" } }, of = "reciprocal", scale = -2 } }
+    for _, op in ipairs { "add", "sub", "mul", "div", "mod", "pow", "min", "max" } do
+      formulas[#formulas + 1] = sizes.combined(op, n, m)
+    end
+    for _, op in ipairs { "floor", "ceil", "abs", "sqrt", "log", "exp", "unknown" } do
+      formulas[#formulas + 1] = { op = op, a = formulas[10] }
+    end
+    local function name(d) return ("v[%q]"):format(d) end
+    for _, op in ipairs { "lt", "le", "eq" } do
+      for i, a in ipairs(formulas) do
+        local b = formulas[(i * 5 + 2) % #formulas + 1]
+        local list = { { op = op, a = a, b = b, holds = i % 2 == 0 } }
+        for _, dims in ipairs { { ["end"] = 5, m = 9 }, { ["end"] = 1, m = 1 }, { ["end"] = 700, m = 4 } } do
+          assert.equal(sizes.guard_holds(list[1], dims), sizes.broken(list, dims, name) == nil)
+        end
+      end
+    end
+    local ep = moth.export(function(x) return x * (x:size(1) == 300 and 2 or 1) end, { moth.ones(4) },
+      { dynamic_shapes = { { [1] = "end" } } })
+    assert.equal(301, ep(moth.ones(301)):sum():item())
+    assert.error_matches(function() ep(moth.ones(300)) end, "end ~= 300 .*; got end = 300")
+  end)
+
   it("symbols stand where numbers do; what wants plain ones says which dimension is open", function()
     local n = { dynamic_shapes = { { [1] = "n" } } }
     holds(function(x)

@@ -157,15 +157,22 @@ function M.text(f)
   return text
 end
 
---- A formula as an expression of Lua, in which floor, abs, sqrt … are those of math.
-function M.code(f)
-  if type(f) == "string" then return f end
+-- What M.code's text calls functions.
+M.code_names = "local floor, ceil, abs, sqrt = math.floor, math.ceil, math.abs, math.sqrt\n"
+  .. "local min, max, log, exp = math.min, math.max, math.log, math.exp\n"
+local mapped = { reciprocal = "(1 / %s)", sqrt = "sqrt(%s)", rsqrt = "(1 / sqrt(%s))" }
+
+--- A formula as an expression of Lua behind M.code_names; name(dimension) gives what stands for one: itself, if left
+-- out.
+function M.code(f, name)
+  if type(f) == "string" then return name and name(f) or f end
   if type(f) == "number" then
     if f ~= f or math.abs(f) == math.huge then return f ~= f and "(0/0)" or f > 0 and "(1/0)" or "(-1/0)" end
     return ("(%.17g)"):format(f)
   end
   if f.op then
-    local a, b = M.code(f.a), f.b and M.code(f.b)
+    local a, b = M.code(f.a, name), f.b and M.code(f.b, name)
+    if f.op == "unknown" then return "(0/0)" end
     if signs[f.op] then return ("(%s %s %s)"):format(a, signs[f.op], b) end
     return b and ("%s(%s, %s)"):format(f.op, a, b) or ("%s(%s)"):format(f.op, a)
   end
@@ -173,14 +180,14 @@ function M.code(f)
   for i, term in ipairs(f.terms) do
     local factors = {}
     if term[1] ~= 1 then factors[1] = M.code(term[1]) end
-    for k = 2, #term do factors[#factors + 1] = M.code(term[k]) end
+    for k = 2, #term do factors[#factors + 1] = M.code(term[k], name) end
     parts[i] = table.concat(factors, " * ")
   end
   if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = M.code(f.add or 0) end
-  local text = table.concat(parts, " + ")
-  if f.div then text = ("floor((%s) / %s)"):format(text, M.code(f.div)) end
-  if f.of then return nil end -- of formulas that are fitted
-  return f.scale and ("(%s * (%s))"):format(M.code(f.scale), text) or ("(%s)"):format(text)
+  local text = ("(%s)"):format(table.concat(parts, " + "))
+  if f.div then text = ("floor(%s / %s)"):format(text, M.code(f.div)) end
+  if f.of then text = mapped[f.of]:format(text) end
+  return f.scale and ("(%s * %s)"):format(M.code(f.scale), text) or text
 end
 
 local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
@@ -369,12 +376,32 @@ local function bounds(f, ranges)
   return math.max(low, math.ceil(least - 1e-9)), math.min(high, math.floor(most + 1e-9))
 end
 
+local affirmed = { lt = "<", le = "<=", eq = "==" }
+
 --- A guard is { op = "lt", "le" or "eq", a, b = formulas, holds = boolean, at = line }: what a comparison gave.
 function M.guard_holds(g, dims)
   local a, b = M.evaluate(g.a, dims), M.evaluate(g.b, dims)
   local is
   if g.op == "lt" then is = a < b elseif g.op == "le" then is = a <= b else is = a == b end
   return is == g.holds
+end
+
+local functions = setmetatable({}, { __mode = "k" }) -- of lists of guards
+
+--- The first of the guards, a list that is not changed afterwards, that does not hold for v: sizes by the formulas'
+-- names; nil: all do. name: as M.code has it.
+function M.broken(guards, v, name)
+  local f = functions[guards]
+  if not f then
+    local lines = { M.code_names .. "return function(v)" }
+    for i, g in ipairs(guards) do
+      lines[i + 1] = ("  if %s(%s %s %s) then return %d end"):format(g.holds and "not " or "", M.code(g.a, name),
+        affirmed[g.op], M.code(g.b, name), i)
+    end
+    f = assert(loadstring(table.concat(lines, "\n") .. "\nend", "=guards"))()
+    functions[guards] = f
+  end
+  return guards[f(v)]
 end
 
 --- Whether a guard holds at all sizes of these ranges, as far as can be told from the bounds of both sides.
@@ -394,7 +421,6 @@ function M.guard_decided(g, ranges)
 end
 
 local negated = { lt = ">=", le = ">", eq = "~=" }
-local affirmed = { lt = "<", le = "<=", eq = "==" }
 local turned = { ["<"] = ">", ["<="] = ">=", [">"] = "<", [">="] = "<=" }
 
 --- A guard as text: "n <= 4096 at model.lua:3", without the line where there is none.

@@ -99,10 +99,6 @@ end
 
 -- ---- templates --------------------------------------------------------------------------------------
 
-local names = "local floor, ceil, abs, sqrt = math.floor, math.ceil, math.abs, math.sqrt\n"
-  .. "local min, max, log, exp = math.min, math.max, math.log, math.exp\n"
-local signs = { lt = "<", le = "<=", eq = "==" }
-
 -- Whether sizes (doubles) are equal where those of the template are, and its constants; and what symbols for them may
 -- be, as moth.compile.sizes has ranges.
 local function classes_of(open)
@@ -142,17 +138,6 @@ local function needed(guards, ranges)
   return list
 end
 
--- The guards as a function of sizes.
-local function guards_of(guards)
-  local lines = { names .. "return function(v)" }
-  for _, g in ipairs(guards) do
-    local a, b = sizes.code(g.a), sizes.code(g.b)
-    lines[#lines + 1] = ("  if %s(%s %s %s) then return false end"):format(g.holds and "not " or "", a, signs[g.op], b)
-  end
-  lines[#lines + 1] = "  return true\nend"
-  return assert(loadstring(table.concat(lines, "\n"), "=guards"))()
-end
-
 local Template = {}
 Template.__index = Template
 
@@ -163,7 +148,7 @@ function Template:values(bytes)
     if not symbols.is(x) then return x end
     local id = x.id
     if not known[id] then
-      codes[id] = codes[id] or assert(loadstring(names .. "return function(v) return "
+      codes[id] = codes[id] or assert(loadstring(sizes.code_names .. "return function(v) return "
         .. sizes.code(self.expressions[id]) .. " end", "=size"))()
       known[id] = codes[id](v)
     end
@@ -173,7 +158,7 @@ end
 
 --- Whether the template is for a graph with these sizes and these numbers.
 function Template:holds(bytes, numbers)
-  if not self.same(bytes) or not self.guards(ffi.cast(doubles, bytes)) then return false end
+  if not self.same(bytes) or sizes.broken(self.guards, ffi.cast(doubles, bytes)) then return false end
   for k, value in each(self.pins) do
     if numbers[k] ~= value then return false end
   end
@@ -184,7 +169,7 @@ end
 -- are called by the first of them.
 function Template:texts(graph)
   local list, called, known = {}, M.names_of(graph), {}
-  for _, g in ipairs(self.list) do
+  for _, g in ipairs(self.guards) do
     local line = sizes.guard_text(g):gsub("v%[(%d+)%]", function(i) return called[tonumber(i)] or "?" end)
     if not known[line] then list[#list + 1], known[line] = line, true end
   end
@@ -371,8 +356,7 @@ function M.make(form, make)
   if code == nil then return nil end
   local ranges
   out.same, ranges = classes_of(open)
-  out.list = needed(out.guards, ranges)
-  out.code, out.guards, out.pins, out.bytes = code, guards_of(out.list), {}, form.bytes
+  out.code, out.guards, out.pins, out.bytes = code, needed(out.guards, ranges), {}, form.bytes
   return setmetatable(out, Template)
 end
 

@@ -114,6 +114,8 @@ local function difference(expected, given, path)
   return ("argument %s was not in the example"):format(at(next(known)))
 end
 
+local function dim_of(name) return ("v[%q]"):format(name) end
+
 -- The tensors among arguments, checked.
 local function bind(self, ...)
   local most = count_args(self.spec)
@@ -141,12 +143,11 @@ local function bind(self, ...)
         tostring(constant.value), tostring(v))
     end
   end
-  for _, g in ipairs(self.program.guards or {}) do
-    if not sizes.guard_holds(g, dims) then
-      check.fail("[export] the program was recorded where %s; got %s: export another one for these sizes (this one "
-        .. "holds at least for %s)", sizes.guard_text(g), merge.point_text(dims),
-        follow.range_text(self.program.guards, self.program.dims, self.example))
-    end
+  local broken = self.program.guards and sizes.broken(self.program.guards, dims, dim_of)
+  if broken then
+    check.fail("[export] the program was recorded where %s; got %s: export another one for these sizes (this one "
+      .. "holds at least for %s)", sizes.guard_text(broken), merge.point_text(dims),
+      follow.range_text(self.program.guards, self.program.dims, self.example))
   end
   return tensors, dims
 end
