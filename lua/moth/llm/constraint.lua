@@ -19,17 +19,25 @@ local vocabularies = setmetatable({}, { __mode = "k" })
 local function vocabulary_of(tokenizer)
   local known = vocabularies[tokenizer]
   if known then return known end
-  local list = {}
+  local unique, of = {}, {} -- sorting texts alone takes a fifth of the time
   for id = 1, tokenizer:size() do
     local s = tokenizer:token(id) and not tokenizer.special[id] and tokenizer:bytes(id) or ""
-    if s ~= "" then list[#list + 1] = { s, id } end
+    if of[s] then
+      table.insert(of[s], id)
+    elseif s ~= "" then
+      unique[#unique + 1], of[s] = s, { id }
+    end
   end
-  table.sort(list, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  table.sort(unique)
   local texts, ids, shared, before = {}, {}, {}, ""
-  for i, one in ipairs(list) do
-    local s, n = one[1], 0
+  for _, s in ipairs(unique) do
+    local n = 0
     while n < #before and n < #s and before:byte(n + 1) == s:byte(n + 1) do n = n + 1 end
-    texts[i], ids[i], shared[i], before = s, one[2], n, s
+    for _, id in ipairs(of[s]) do
+      local i = #texts + 1
+      texts[i], ids[i], shared[i], n = s, id, n, #s
+    end
+    before = s
   end
   known = { texts = texts, ids = ids, shared = shared }
   vocabularies[tokenizer] = known
