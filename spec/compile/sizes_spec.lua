@@ -156,6 +156,58 @@ describe("compile: what is made of sizes", function()
     assert.is_true(ok, e)
   end)
 
+  it("is eager at lengths far from the first, with branches, loops and rounding", function()
+    local fmod, ceil, floor, min, max = math.fmod, math.ceil, math.floor, math.min, math.max
+    local far = {
+      function(x, n) return n > 4096 and x * 2 or n % 2 == 0 and x:narrow(1, 1, n / 2) or x + fmod(n, 13) end,
+      function(x, n)
+        for i = 1, min(n, 4) do x = x + x * (i * n) end
+        return x:narrow(1, max(1, n - 9), min(n, 10)):sum(1)
+      end,
+      function(x, n)
+        local c = ceil(n / 16)
+        return F.pad(x, { 0, 0, 0, c * 16 - n }):view(c, 16, 3):mean(2)
+      end,
+      function(x, n)
+        while n > 10 do
+          x = x:narrow(1, 1, floor(n / 2)) + n
+          n = floor(n / 2)
+        end
+        return x
+      end,
+      function(x, n) return n < 10 and x:sum() or n == 1000 and x:amax(1) or n < 100 and x:mean(1) or x:amin(1) end,
+      function(x, n)
+        local q = min(max(floor(n / 10), 1), 12)
+        return x:narrow(1, 1, floor(n / q) * q):view(q, -1, 3):sum(1) * bit.band(n, 15)
+      end,
+      function(x, n) return x:roll(n % 7, 1) * max(n % 3 - 1, 0) + x / max(n % 5, 1) + math.abs(n - 500) end,
+      function(x, n) return moth.cat({ x, moth.full({ floor(n / 3) + 1, 3 }, n) }, 1):clamp(-n / 100, n / 50) end,
+    }
+    local tiers = require "moth.compile.tiers"
+    local runs = tiers.runs
+    tiers.runs = function() return 3 end
+    local ok, e = pcall(function()
+      for k, f in ipairs(far) do
+        for _, backend in ipairs { "blocks", toolchain.cc() and "inductor" or nil } do
+          for _, mark in ipairs { false, true } do
+            local compiled = compile(function(x) return f(x, x:size(1)) end,
+              { backend = backend, dynamic = not mark or nil })
+            for _, n in ipairs { 4, 5, 8191, 1000, 777, 1, 64, 2049, 2, 100 } do
+              local x = moth.arange(3 * n):float():view(n, 3):sin()
+              local want = f(x, n)
+              if mark then compile.mark_dynamic(x, 1) end
+              local got = compiled(x)
+              assert(table.concat(want:size(), " ") == table.concat(got:size(), " ")
+                and moth.allclose(want, got, 1e-4, 1e-3, true), ("function %d, %s, length %d"):format(k, backend, n))
+            end
+          end
+        end
+      end
+    end)
+    tiers.runs = runs
+    assert.is_true(ok, e)
+  end)
+
   it("compiles nothing for lengths that have come before", function()
     compile.reset()
     local function f(x)
