@@ -37,26 +37,6 @@ static MothValue number(const MothValue *like, double d) {
              : (MothValue){.u.d = d, .tag = MOTH_V_FLOAT, .n = like->n};
 }
 
-static bool same(const MothValue *a, const MothValue *b) {
-  if (a->tag != b->tag)
-    return false;
-  switch ((MothTag)a->tag) {
-  case MOTH_V_NONE:
-  case MOTH_V_TENSOR:
-    return true;
-  case MOTH_V_BOOL:
-    return a->u.b == b->u.b;
-  case MOTH_V_TENSORS:
-    return a->n == b->n;
-  case MOTH_V_INTS:
-    return a->n == b->n && !memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n);
-  case MOTH_V_STRING:
-    return !strcmp(a->u.s, b->u.s);
-  default:
-    return a->u.i == b->u.i;
-  }
-}
-
 /* One comparison: a was traced with `from`, b with `to`. With `mark`, arguments of a become numbers. */
 typedef struct Compare {
   const MothValue *from, *to;
@@ -66,10 +46,11 @@ typedef struct Compare {
 } Compare;
 
 static bool explain(const Compare *c, MothTraceArg *a, const MothValue *b) {
-  if (same(&a->value, b))
+  if (moth_trace_value_same(&a->value, b))
     return true;
   for (uint32_t k = 0; k < c->n; k++)
-    if (!c->pinned[k] && same(&a->value, &c->from[k]) && same(b, &c->to[k])) {
+    if (!c->pinned[k] && moth_trace_value_same(&a->value, &c->from[k]) &&
+        moth_trace_value_same(b, &c->to[k])) {
       if (c->mark) {
         a->number = k + 1;
         a->free = true;

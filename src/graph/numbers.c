@@ -33,11 +33,23 @@ uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out) 
 }
 
 bool moth_trace_value_same(const MothValue *a, const MothValue *b) {
-  if (a->tag != b->tag || a->n != b->n)
+  if (a->tag != b->tag)
     return false;
-  if (a->tag == MOTH_V_INTS)
-    return !a->n || memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
-  return a->u.i == b->u.i; /* a float's bits, too */
+  switch ((MothTag)a->tag) {
+  case MOTH_V_NONE:
+  case MOTH_V_TENSOR:
+    return true;
+  case MOTH_V_TENSORS:
+    return a->n == b->n;
+  case MOTH_V_BOOL:
+    return a->u.b == b->u.b;
+  case MOTH_V_INTS:
+    return a->n == b->n && (!a->n || !memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n));
+  case MOTH_V_STRING:
+    return !strcmp(a->u.s, b->u.s);
+  default:
+    return a->u.i == b->u.i && a->n == b->n; /* a float's bits, too */
+  }
 }
 
 /* Adds ints to a list; out NULL: counts. */

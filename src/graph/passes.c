@@ -76,26 +76,6 @@ static uint64_t key_of(const MothGraphNode *n) {
   return h;
 }
 
-static bool same_value(const MothValue *a, const MothValue *b) {
-  if (a->tag != b->tag)
-    return false;
-  switch ((MothTag)a->tag) {
-  case MOTH_V_NONE:
-  case MOTH_V_TENSOR:
-    return true;
-  case MOTH_V_TENSORS:
-    return a->n == b->n;
-  case MOTH_V_BOOL:
-    return a->u.b == b->u.b;
-  case MOTH_V_INTS:
-    return a->n == b->n && !memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n);
-  case MOTH_V_STRING:
-    return !strcmp(a->u.s, b->u.s);
-  default:
-    return a->u.i == b->u.i && a->n == b->n;
-  }
-}
-
 static bool same_call(const MothGraphNode *a, const MothGraphNode *b) {
   if (a->op != b->op || a->nrefs != b->nrefs || a->modes.dtype != b->modes.dtype)
     return false;
@@ -103,7 +83,8 @@ static bool same_call(const MothGraphNode *a, const MothGraphNode *b) {
     if (a->refs[i].node != b->refs[i].node || a->refs[i].result != b->refs[i].result)
       return false;
   for (int i = 0; i < a->op->nargs; i++)
-    if (a->args[i].number != b->args[i].number || !same_value(&a->args[i].value, &b->args[i].value))
+    if (a->args[i].number != b->args[i].number ||
+        !moth_trace_value_same(&a->args[i].value, &b->args[i].value))
       return false;
   return true;
 }

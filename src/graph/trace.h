@@ -281,7 +281,7 @@ void moth_record_free(MothRecord *r);
 void moth_record_swap(MothRecord *r, MothRecordKnown *k);
 /* What r knows becomes what `now`, which is freed, does; r keeps what it was. False: no memory, and nothing is done. */
 bool moth_record_refit(MothRecord *r, MothRecord *now);
-bool moth_trace_value_same(const MothValue *a, const MothValue *b); /* numbers and lists of them */
+bool moth_trace_value_same(const MothValue *a, const MothValue *b); /* but for what tensors are */
 /* Frees a list or string, or releases a generator. */
 void moth_trace_value_free(MothValue v);
 /* A copy that owns its list or string, or retains its generator; tensors are left out. */
