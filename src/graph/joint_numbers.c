@@ -3,7 +3,7 @@
  * The segment is traced again with other numbers. Where an argument has become the other number, it is that number; where
  * it has become something else, or the calls are others, what is made of the graph holds for the number's value alone.
  * Traces with 0, 1 and numbers of the other sign tell for which of these the graph holds, too: derivatives may have
- * cases. */
+ * cases. Symbols of sizes (lua/moth/compile/symbols.lua) do not come here: derivatives compute with doubles, in C. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* What differs from call to call: the numbers of a segment, and which of a backend's codes holds for them. */
+/* What differs from call to call: the numbers of a segment, and which of a backend's codes holds for them: the guards that
+ * each call tests, before there is a graph. Kernels for any sizes are told apart behind it, once for each new set of sizes
+ * (lua/moth/compile/templates.lua). */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* Plans for any sizes: one for each set of sizes, the last used are kept. */
+/* Plans for any sizes: one for each set of sizes, the last used are kept. A plan says where memory lies: that follows from
+ * the sizes by no formula that would be quicker than to look one up. */
 #include <string.h>
 
 #include "graph/plan_steps.h"

@@ -44,10 +44,7 @@ end
 
 --- Which call of a graph is the first whose results differ: its op, place and number, or nil.
 function M.first_difference(graph, tensors, backend)
-  local p, held = program.of(graph)
-  local list = {}
-  for i, t in ipairs(tensors) do list[i] = t end
-  for _, t in ipairs(held) do list[#list + 1] = t end
+  local p, list = program.of(graph, tensors)
   local at = first_failing(p, list, { backend = backend, kind = "differs" })
   return at and p.calls[at], #p.calls
 end
@@ -216,12 +213,9 @@ function M.minify(graph, inputs, o)
     end
     graph, inputs = failed.graph, failed.inputs
   end
-  local p, held = program.of(graph)
-  local tensors = {}
-  for i, t in ipairs(inputs) do tensors[i] = t end
-  for _, t in ipairs(held) do tensors[#tensors + 1] = t end
+  local p, tensors = program.of(graph, inputs)
   if #tensors ~= #p.inputs then
-    check.fail("[compile.minify] the graph has %d inputs, got %d", #p.inputs - #held, #inputs)
+    check.fail("[compile.minify] the graph has %d inputs, got %d", #p.inputs - #tensors + #inputs, #inputs)
   end
   local message, kind = failure(p, tensors, o)
   if not message then

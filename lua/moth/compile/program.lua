@@ -1,7 +1,8 @@
 --- A graph as a list of calls in Lua tables, which can be cut down, run, and written as Lua source.
 --
 -- A program is { inputs = { values }, calls = { … }, outputs = { values } }; a call { target, args, results = { values
--- }, place, no_grad, autocast, out = values, at = which of the graph's calls it was }; a value { name, meta }.
+-- }, place, no_grad, autocast, out = values, at = which of the graph's calls it was }; a value { name, meta }. The cuts
+-- that are tried share these values, whose elements are known once; a graph in C has no part of it as another graph.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local C = B.compile
@@ -44,10 +45,10 @@ local function read_args(list, values)
   return out
 end
 
---- The program of a graph; tensors that it holds come as further inputs: `held` are those, behind the graph's own.
-function M.of(graph)
+--- The program of a graph, and the tensors that are its inputs: `inputs`, and behind them those that the graph holds.
+function M.of(graph, inputs)
   local p = { inputs = {}, calls = {}, outputs = {} }
-  local values, held, attrs, count = {}, {}, {}, 0
+  local values, tensors, attrs, count = {}, { unpack(inputs) }, {}, 0
   for _, id in ipairs(C.graph_nodes(graph.handle)) do
     local f = C.graph_node(graph.handle, id)
     values[id] = {}
@@ -56,7 +57,7 @@ function M.of(graph)
       values[id][1] = v
       local list = f.tensor and attrs or p.inputs
       list[#list + 1] = v
-      held[#held + 1] = f.tensor
+      tensors[#tensors + 1] = f.tensor
     elseif f.kind == "call" then
       local call = { target = f.target, args = read_args(f.args, values), results = {}, place = f.place,
         no_grad = f.no_grad, autocast = f.autocast, at = #p.calls + 1 }
@@ -72,7 +73,7 @@ function M.of(graph)
     end
   end
   for _, v in ipairs(attrs) do p.inputs[#p.inputs + 1] = v end
-  return p, held
+  return p, tensors
 end
 
 -- ---- cutting ------------------------------------------------------------------------------------

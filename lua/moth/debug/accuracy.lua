@@ -104,15 +104,12 @@ function M.accuracy(f, ...)
   end
   local program = require "moth.compile.program"
   local graph = moth.no_grad(function() return (moth.compile.capture(f, inputs)) end)
-  local p, held = program.of(graph)
-  local tensors = {}
-  local seen = {}
-  for _, list in ipairs { inputs, held } do
-    for _, t in ipairs(list) do
-      if not seen[t] then tensors[#tensors + 1] = t end
-      seen[t] = true
-    end
+  local once, seen = {}, {}
+  for _, t in ipairs(inputs) do
+    if not seen[t] then once[#once + 1] = t end
+    seen[t] = true
   end
+  local p, tensors = program.of(graph, once)
   local exact = program.values(p, cast(tensors, moth.float64))
   local report = setmetatable({ backends = backends, worst = {} }, Report)
   for i, call in ipairs(p.calls) do
