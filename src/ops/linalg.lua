@@ -226,7 +226,9 @@ return {
   expr = [[
     local size = wide(self.shape, other.shape)
     local a, b = expand(as(self, working(self)), size), expand(as(other, working(other)), size)
-    return narrowed(rolled(a, dim, -1) * rolled(b, dim, -2) - rolled(a, dim, -2) * rolled(b, dim, -1), self)]],
+    local x, y, z = narrow(a, dim, 0, 1), narrow(a, dim, 1, 1), narrow(a, dim, 2, 1)
+    local p, q, r = narrow(b, dim, 0, 1), narrow(b, dim, 1, 1), narrow(b, dim, 2, 1)
+    return narrowed(cat(tensors(y * r - z * q, z * p - x * r, x * q - y * p), dim), self)]],
   check = {
     { "both(equal(self.ndim, other.ndim), gt(self.ndim, 0))", "self and other must have as many dimensions, got {self.ndim} and {other.ndim}" },
     { "both(equal(self.shape[dim], 3), equal(other.shape[dim], 3))", "dimension {dim} must have size 3, got {self.shape} and {other.shape}" },
