@@ -71,6 +71,18 @@ describe("numbers", function()
     assert.is_close(moth.einsum("ijk,kjl->il", a, b), moth.tensordot(a, b, { { 2, 3 }, { 2, 1 } }))
     assert.is_close(moth.zeros(2, 3), moth.tensordot(moth.randn(2, 0), moth.randn(0, 3), 1))
     assert.has_error(function() moth.tensordot(a, b, { { 1 }, { 1 } }) end)
+    for _, c in ipairs { { { 2, 3 }, { 4, 5 } }, { { 3, 2 }, { 2 } }, { { 2 }, { 3, 2 } }, { { 2, 3, 4 }, { 3, 2 } },
+      { { 1, 3 }, { 2, 1 } }, { {}, { 2, 3 } }, { { 2, 0 }, { 2, 2 } }, { { 0, 2 }, { 2, 2 } },
+      { { 2, 2 }, { 1, 300 } } } do
+      local x, y = moth.randn(c[1]), moth.randn(c[2])
+      local n = math.max(x:dim(), y:dim())
+      local wide, tall, out = {}, {}, {}
+      for d = 1, n do
+        local p, q = c[1][d - n + x:dim()] or 1, c[2][d - n + y:dim()] or 1
+        wide[2 * d - 1], wide[2 * d], tall[2 * d - 1], tall[2 * d], out[d] = p, 1, 1, q, p * q
+      end
+      assert.is_true(moth.equal(moth.kron(x, y), (x:reshape(wide) * y:reshape(tall)):reshape(out)))
+    end
     same(moth.kron(moth.tensor({ { 1, 2 } }), moth.tensor({ { 1, 0 }, { 0, 1 } })), { { 1, 0, 2, 0 }, { 0, 1, 0, 2 } })
     same(moth.cross(moth.tensor({ 1, 0, 0 }), moth.tensor({ 0, 1, 0 })), { 0, 0, 1 })
     assert.has_error(function() moth.cross(moth.zeros(2), moth.zeros(2)) end)

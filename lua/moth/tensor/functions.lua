@@ -5,6 +5,7 @@ local ops = B.ops
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
+local reshaped = require "moth.tensor.reshaped"
 
 local M = { functions = {}, methods = {} }
 local F, methods = M.functions, M.methods
@@ -220,8 +221,13 @@ local function pair_of(of_a, of_b, needed)
     for _, group in ipairs { ... } do for _, l in ipairs(group) do out[#out + 1] = l end end
     return out
   end
-  local want_a, want_b = joined(batch, left, inner), joined(batch, inner, right)
-  return { a = order_of(of_a, want_a), b = order_of(of_b, want_b), names = want_a, term = joined(batch, left, right),
+  -- What lies last in a tensor stays last, so that a copy moves whole rows; a matrix that is turned round then is none.
+  local turn_a = #inner > 0 and set_of(left)[of_a[#of_a]] ~= nil
+  local turn_b = #inner > 0 and set_of(inner)[of_b[#of_b]] ~= nil
+  local want_a = turn_a and joined(batch, inner, left) or joined(batch, left, inner)
+  local want_b = turn_b and joined(batch, right, inner) or joined(batch, inner, right)
+  return { a = order_of(of_a, want_a), b = order_of(of_b, want_b), names = joined(batch, inner),
+    term = joined(batch, left, right), turn_a = turn_a, turn_b = turn_b,
     batch = #batch, left = #left, inner = #inner, right = #right }
 end
 
@@ -232,18 +238,29 @@ local function elements(size, from, n)
   return all
 end
 
+-- t, whose sizes are `size`, as matrices: nb dimensions of a batch, then n and m that become one each.
+local function matrices(t, size, nb, n, m, turn)
+  if nb > 1 or n ~= 1 or m ~= 1 then
+    local rows, cols = elements(size, nb + 1, n), elements(size, nb + n + 1, m)
+    t = ops.reshape(t, nb > 0 and { elements(size, 1, nb), rows, cols } or { rows, cols })
+  end
+  return turn and ops.transpose(t, -2, -1) or t
+end
+
 -- By a plan: one batched matrix product, or, where nothing is summed, elements times elements.
 local function contract(a, b, p)
   if p.a then a = ops.permute(a, p.a) end
   if p.b then b = ops.permute(b, p.b) end
   local nb, nl, ni, nr = p.batch, p.left, p.inner, p.right
+  local turn_a, turn_b = p.turn_a, p.turn_b
   local sa, sb, wide_a, wide_b = B.size(a), B.size(b), false, false
+  local inner_a, inner_b = turn_a and 0 or nl, turn_b and nr or 0 -- dimensions between the batch and the inner ones
   for i = 1, nb + ni do -- the letters of both
-    local at, to = i <= nb and i or i + nl, i
+    local at, to = i <= nb and i or i + inner_a, i <= nb and i or i + inner_b
     local m, n = sa[at], sb[to]
     if m ~= n then
       if m ~= 1 and n ~= 1 then
-        check.fail("[einsum] '%s' stands for dimensions of %d and of %d elements", p.names[at], m, n)
+        check.fail("[einsum] '%s' stands for dimensions of %d and of %d elements", p.names[i], m, n)
       end
       wide_a, wide_b = wide_a or m == 1, wide_b or n == 1
       sa[at], sb[to] = m == 1 and n or m, m == 1 and n or m
@@ -252,8 +269,9 @@ local function contract(a, b, p)
   if wide_a then a = ops.expand(a, sa) end
   if wide_b then b = ops.expand(b, sb) end
   local shape = {}
-  for i = 1, nb + nl do shape[i] = sa[i] end
-  for i = 1, nr do shape[nb + nl + i] = sb[nb + ni + i] end
+  for i = 1, nb do shape[i] = sa[i] end
+  for i = 1, nl do shape[nb + i] = sa[nb + (turn_a and ni or 0) + i] end
+  for i = 1, nr do shape[nb + nl + i] = sb[nb + (turn_b and 0 or ni) + i] end
   if ni == 0 then
     local x, y = {}, {}
     for i = 1, nb + nl + nr do
@@ -262,17 +280,10 @@ local function contract(a, b, p)
     end
     return ops.mul(nr > 0 and ops.reshape(a, x) or a, nl > 0 and ops.reshape(b, y) or b)
   end
-  local is_matrices = nl == 1 and ni == 1 and nr == 1
-  if nb == 0 then
-    if is_matrices then return ops.mm(a, b) end
-    local k = elements(sa, nl + 1, ni)
-    return ops.reshape(ops.mm(ops.reshape(a, { elements(sa, 1, nl), k }),
-      ops.reshape(b, { k, elements(sb, ni + 1, nr) })), shape)
-  end
-  if nb == 1 and is_matrices then return ops.bmm(a, b) end
-  local count, k = elements(sa, 1, nb), elements(sa, nb + nl + 1, ni)
-  return ops.reshape(ops.bmm(ops.reshape(a, { count, elements(sa, nb + 1, nl), k }),
-    ops.reshape(b, { count, k, elements(sb, nb + ni + 1, nr) })), shape)
+  a = matrices(a, sa, nb, turn_a and ni or nl, turn_a and nl or ni, turn_a)
+  b = matrices(b, sb, nb, turn_b and nr or ni, turn_b and ni or nr, turn_b)
+  local y = nb == 0 and ops.mm(a, b) or ops.bmm(a, b)
+  return nb < 2 and nl == 1 and nr == 1 and y or reshaped(y, shape)
 end
 
 -- The dimensions of `term` whose letters are not in `needed`, or nil: there are none; the letters that are left.

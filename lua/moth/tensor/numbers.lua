@@ -6,6 +6,7 @@ local ops = B.ops
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local list_of = require "moth.tensor.list"
+local reshaped = require "moth.tensor.reshaped"
 
 return function(F, methods)
   local is_tensor = B.is_tensor
@@ -180,18 +181,26 @@ return function(F, methods)
     end
     local x = ops.reshape(#first > 1 and ops.permute(a, first) or a, { rows, inner })
     local y = ops.reshape(#second > 1 and ops.permute(b, second) or b, { inner, columns })
-    return (ops.reshape(ops.mm(x, y), shape))
+    return (reshaped(ops.mm(x, y), shape))
   end)
   --- The Kronecker product: each element of a times all of b, as blocks.
   both("kron(Tensor input, Tensor other)", function(a, b)
     local n = math.max(B.dim(a), B.dim(b))
     local wide, tall, out = {}, {}, {}
+    local p, q = B.dim(a) > 0 and B.size(a, B.dim(a)) or 1, B.dim(b) > 0 and B.size(b, B.dim(b)) or 1
+    -- Short rows are slow to multiply: both are made as long as the result's.
+    local long = n > 1 and p > 1 and q > 1 and q < 256
     for d = 1, n do
       local i, j = d - n + B.dim(a), d - n + B.dim(b)
-      local p, q = i > 0 and B.size(a, i) or 1, j > 0 and B.size(b, j) or 1
-      wide[2 * d - 1], wide[2 * d], tall[2 * d - 1], tall[2 * d], out[d] = p, 1, 1, q, p * q
+      local x, y = i > 0 and B.size(a, i) or 1, j > 0 and B.size(b, j) or 1
+      wide[2 * d - 1], wide[2 * d], tall[2 * d - 1], tall[2 * d], out[d] = x, 1, 1, y, x * y
     end
-    return (ops.reshape(ops.mul(ops.reshape(a, wide), ops.reshape(b, tall)), out))
+    if long then
+      a = ops.reshape(ops.expand(ops.reshape(a, { -1, p, 1 }), { -1, p, q }), { -1, p * q })
+      b = ops.reshape(ops.expand(ops.reshape(b, { -1, 1, q }), { -1, p, q }), { -1, p * q })
+      wide[2 * n - 1], wide[2 * n], tall[2 * n - 1], tall[2 * n] = p * q, nil, p * q, nil
+    end
+    return (reshaped(ops.mul(ops.reshape(a, wide), ops.reshape(b, tall)), out))
   end)
   --- The cross product of vectors along dim, by default the first dimension of size 3.
   both("cross(Tensor input, Tensor other, Dim dim?)", function(x, y, dim)
