@@ -270,6 +270,56 @@ describe("tokenizers #quick", function()
     assert.equal(3, lengths[1]:item())
   end)
 
+  it("cuts and fills up as the file's truncation and padding say", function() -- the ids of tokenizers 0.23
+    local function of(truncation, padding)
+      local vocab = {}
+      for i, w in ipairs { "[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "f" } do vocab[w] = i - 1 end
+      return tokenizer({ type = "WordLevel", vocab = vocab, unk_token = "[UNK]" }, {
+        pre_tokenizer = { type = "WhitespaceSplit" }, truncation = truncation, padding = padding,
+        post_processor = { type = "TemplateProcessing",
+          single = { { SpecialToken = { id = "[CLS]" } }, { Sequence = { id = "A" } },
+            { SpecialToken = { id = "[SEP]" } } },
+          special_tokens = { ["[CLS]"] = { ids = { 2 } }, ["[SEP]"] = { ids = { 3 } } } } })
+    end
+    local function ids(tok, ...)
+      local out = tok:encode(...)
+      for k, id in ipairs(out) do out[k] = id - 1 end
+      return out
+    end
+    local text, whole = "a b c d e f", { whole = true }
+    local function cut(o)
+      o.strategy, o.stride, o.max_length = o.strategy or "LongestFirst", 0, 4
+      return of(o)
+    end
+    local tok = cut { direction = "Right" }
+    assert.same({ 4, 5, 6, 7 }, ids(tok, text))
+    assert.same({ 2, 4, 5, 3 }, ids(tok, text, true))
+    assert.same({ 4, 5, 6, 7, 8, 9 }, ids(tok, text, whole))
+    assert.same({ 4, 5, 6, 7 }, ids(tok, text, false, { enough = 2 }))
+    assert.same({ 2, 8, 9, 3 }, ids(cut { direction = "Left", strategy = "OnlyFirst" }, text, true))
+    assert.equal(4, tok({ text, "a" }):size(2))
+    assert.equal(6, tok({ text, "a" }, { max_length = 9 }):size(2))
+    local function filled(o)
+      o.pad_id, o.pad_type_id, o.pad_token = 0, 0, "[PAD]"
+      return of(nil, o)
+    end
+    tok = filled { strategy = { Fixed = 5 }, direction = "Left", pad_to_multiple_of = 4 }
+    assert.same({ 0, 0, 4, 5, 6, 7, 8, 9 }, ids(tok, text))
+    assert.same({ 0, 0, 0, 0, 0, 2, 4, 3 }, ids(tok, "a", true))
+    assert.same({ 4 }, ids(tok, "a", whole))
+    local batch, mask = tok { "a", "a b" }
+    assert.same({ { 1, 1, 1, 1, 1, 1, 1, 5 }, { 1, 1, 1, 1, 1, 1, 5, 6 } }, batch:totable())
+    assert.same({ 1, 2 }, mask:to(moth.int64):sum(2):totable())
+    assert.is_true(mask[1][8]:item())
+    assert.same({ 4, 5, 0, 0 }, ids(filled { strategy = "BatchLongest", pad_to_multiple_of = 4 }, "a b"))
+    assert.same({ 4, 5, 6, 7, 8, 9 }, ids(filled { strategy = { Fixed = 3 } }, text))
+    assert.same({ 4 }, ids(cut { strategy = "OnlySecond" }, "a"))
+    assert.error_matches(function() cut { strategy = "OnlySecond" }:encode(text) end, "6 tokens, at most 4")
+    assert.error_matches(function() cut { strategy = "Any" } end, "truncation.strategy = Any is not")
+    assert.error_matches(function() filled { strategy = "Longest" } end, "padding.strategy = Longest is not")
+    assert.error_matches(function() of({ max_length = 1 }):encode(text, true) end, "less than the 2 special tokens")
+  end)
+
   it("stops where a text has enough ids, and knows its longest token", function()
     local tok = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
     assert.equal(#"<|end|>", tok:longest_token())

@@ -41,6 +41,9 @@ local Step = { type = "text?", add_prefix_space = "flag?", use_regex = "flag?", 
   cls = { list = "any" }, sep = { list = "any" }, special_tokens = { map = { ids = { list = "count" } } } }
 for _, key in ipairs { "pretokenizers", "normalizers", "decoders", "processors" } do Step[key] = { list = Step } end
 local File = { normalizer = Step, pre_tokenizer = Step, post_processor = Step, decoder = Step,
+  truncation = { max_length = "count", direction = "text?", strategy = "any?", stride = "count?" },
+  padding = { pad_id = "count", direction = "text?", pad_to_multiple_of = "count?",
+    strategy = { either = { "text", { Fixed = "count" } } } },
   added_tokens = { list = { id = "count", content = "word", special = "flag?", lstrip = "flag?", rstrip = "flag?",
     normalized = "flag?", single_word = "flag?" } },
   model = { type = "text?", merges = { list = { either = { "text", { list = "any" } } } }, byte_fallback = "flag?",
@@ -321,16 +324,15 @@ local function encode_words(self, out, at, p, n, k, first)
 end
 
 --- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
--- the file puts around each text, such as "<|begin_of_text|>". enough: with more ids than that it looks no further,
--- and the list is not whole: for those who would refuse so long a text.
+-- the file puts around each text, such as "<|begin_of_text|>". The file's truncation and padding apply, as in the
+-- tokenizers package; whole = true leaves both out, as transformers does. enough: with more ids than that it looks no
+-- further, and the list is not whole: for those who would refuse so long a text.
 Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false, *, \z
-  count enough?)",
-function(self, text, add_special_tokens, enough)
+  count enough?, bool whole=false)",
+function(self, text, add_special_tokens, enough, whole)
   local out = {}
-  self.enough = enough or math.huge
-  if add_special_tokens then
-    for k, id in ipairs(self.first) do out[k] = id end
-  end
+  local truncation, padding = not whole and self.truncation, not whole and self.padding
+  self.enough = not truncation and enough or math.huge
   local function token(id) out[#out + 1] = id end
   added.each(self.raw_tokens, text, function(from, to)
     local normal = steps.normalize(self, text:sub(from, to))
@@ -339,8 +341,13 @@ function(self, text, add_special_tokens, enough)
       encode_words(self, out, #out, p + a - 1, b - a + 1, 1, from == 1 and a == 1)
     end, token)
   end, token)
+  if truncation then out = steps.cut(self, out, add_special_tokens and #self.first + #self.last or 0) end
   if add_special_tokens then
+    for k, id in ipairs(self.first) do table.insert(out, k, id) end
     for _, id in ipairs(self.last) do out[#out + 1] = id end
+  end
+  for _ = #out + 1, padding and steps.filled(self, #out) or 0 do
+    table.insert(out, padding.left and 1 or #out + 1, padding.id)
   end
   return out
 end)
@@ -382,23 +389,30 @@ function(self, ids, skip)
   return decoders.text(self, kept, n)
 end)
 
---- Texts as one tensor: int64 (N, longest), padded on the right with pad_id, cut to max_length; and a bool tensor, true
--- where there are tokens.
-Tokenizer.__call = signature.method("data.Tokenizer(string|string[] texts, *, count pad_id=1, count max_length?)",
+--- Texts as one tensor: int64 (N, longest), padded with pad_id, cut to max_length; and a bool tensor, true where there
+-- are tokens. Left out, these are the file's, as are the sides and a fixed length (without any: padded on the right
+-- with 1, not cut).
+Tokenizer.__call = signature.method("data.Tokenizer(string|string[] texts, *, count pad_id?, count max_length?)",
 function(self, texts, pad_id, max_length)
   if type(texts) == "string" then texts = { texts } end
+  local padding = self.padding or {}
+  pad_id = pad_id or padding.id or 1
   local lists, longest = {}, 0
   for k, text in ipairs(texts) do
-    lists[k] = self:encode(text)
-    longest = math.max(longest, math.min(#lists[k], max_length or math.huge))
+    local list = self:encode(text, false, { whole = true })
+    if self.truncation and not max_length then list = steps.cut(self, list, 0) end
+    lists[k] = list
+    longest = math.max(longest, math.min(#list, max_length or math.huge))
   end
+  if self.padding and not max_length then longest = steps.filled(self, longest) end
   local ids = moth.full({ #lists, longest }, pad_id, { dtype = moth.int64 })
   local mask = moth.zeros(#lists, longest, { dtype = moth.bool })
   for k, list in ipairs(lists) do
     local n = math.min(#list, longest)
     if n > 0 then
-      ids:select(1, k):narrow(1, 1, n):copy_(moth.tensor({ unpack(list, 1, n) }, { dtype = moth.int64 }))
-      mask:select(1, k):narrow(1, 1, n):fill_(true)
+      local at = padding.left and longest - n + 1 or 1
+      ids:select(1, k):narrow(1, at, n):copy_(moth.tensor({ unpack(list, 1, n) }, { dtype = moth.int64 }))
+      mask:select(1, k):narrow(1, at, n):fill_(true)
     end
   end
   return ids, mask

@@ -184,9 +184,35 @@ local function read_around(tok, step)
   end
 end
 
+local function one_of(tok, name, v, default, ...)
+  v = v == nil and default or v
+  for _, known_value in ipairs { ... } do
+    if v == known_value then return v end
+  end
+  refuse(tok, "%s = %s is not supported; there are %s", name, type(v) == "table" and "{ … }" or tostring(v),
+    table.concat({ ... }, ", "))
+end
+
+-- How lists of ids are cut and filled up.
+local function read_lengths(tok, truncation, padding)
+  if truncation then
+    local strategy = one_of(tok, "truncation.strategy", truncation.strategy, "LongestFirst", "LongestFirst",
+      "OnlyFirst", "OnlySecond")
+    tok.truncation = { most = truncation.max_length, second = strategy == "OnlySecond",
+      left = one_of(tok, "truncation.direction", truncation.direction, "Right", "Right", "Left") == "Left" }
+  end
+  if padding then
+    local fixed = type(padding.strategy) == "table" and padding.strategy.Fixed
+    if not fixed then one_of(tok, "padding.strategy", padding.strategy, "BatchLongest", "BatchLongest") end
+    tok.padding = { id = padding.pad_id + 1, fixed = fixed or nil, multiple = padding.pad_to_multiple_of,
+      left = one_of(tok, "padding.direction", padding.direction, "Right", "Right", "Left") == "Left" }
+  end
+end
+
 --- Reads the steps of a tokenizer.json's table; value(v) is v, or nil for JSON's null.
 function M.read(tok, json, value)
   tok.normal, tok.cuts, tok.first, tok.last = {}, {}, {}, {}
+  read_lengths(tok, value(json.truncation), value(json.padding))
   read_steps(tok, value(json.normalizer), "normalizer", value)
   read_steps(tok, value(json.pre_tokenizer), "pre_tokenizer", value)
   decoders.read(tok, value(json.decoder))
@@ -197,6 +223,33 @@ end
 function M.normalize(tok, text)
   for _, step in ipairs(tok.normal) do text = run[step[1]](text, step) end
   return text
+end
+
+--- Cuts a list of ids, with no special ones around them yet, as the file's truncation says. around: how many of its
+-- max_length these take.
+function M.cut(tok, ids, around)
+  local most = tok.truncation.most - around
+  if most < 0 then
+    refuse(tok, "its truncation.max_length, %d, is less than the %d special tokens around a text\nHINT: whole = true \z
+      leaves it out", tok.truncation.most, around)
+  end
+  local n = #ids
+  if n <= most then return ids end
+  if tok.truncation.second and most > 0 then
+    refuse(tok, "its truncation is OnlySecond, which cuts no single text; this one has %d tokens, at most %d\nHINT: \z
+      whole = true leaves it out", n, most)
+  end
+  local out, from = {}, tok.truncation.left and n - most or 0
+  for k = 1, most do out[k] = ids[from + k] end
+  return out
+end
+
+--- The length that the file's padding fills up a list of n ids to; longer lists stay as they are.
+function M.filled(tok, n)
+  local padding = tok.padding
+  local length, multiple = padding.fixed or n, padding.multiple or 0
+  if multiple > 0 then length = math.ceil(length / multiple) * multiple end
+  return math.max(n, length)
 end
 
 return M

@@ -72,7 +72,7 @@ end
 local function prompt_ids(self, prompt, name)
   if type(prompt) == "string" then
     check_bytes(self, name, #prompt)
-    local ids = self.tokenizer:encode(prompt, true, { enough = self.most })
+    local ids = self.tokenizer:encode(prompt, true, { enough = self.most, whole = true })
     check_count(self, ids, true)
     if #ids == 0 then refuse("%s is empty", name) end
     return ids

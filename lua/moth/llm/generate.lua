@@ -90,7 +90,7 @@ function(model, tokenizer, prompt, ...)
   local o = options_of(...)
   check_tokenizer("generate", tokenizer)
   check_stop("generate", o.stop)
-  local ids = type(prompt) == "string" and tokenizer:encode(prompt, true) or prompt
+  local ids = type(prompt) == "string" and tokenizer:encode(prompt, true, { whole = true }) or prompt
   if #ids == 0 then check.fail("[generate] the prompt is empty, and the tokenizer puts no token before it") end
   local most = math.min(#ids + o.max_tokens, (model.max_length or math.huge) + 1)
   local scheduler = Scheduler(model, { max_tokens = most, max_seqs = 1, share_prefix = "none" })
@@ -107,7 +107,7 @@ function M.chat_ids(tokenizer, talk, messages, variables, enough)
       type(stops))
   end
   if special == nil then special = text:sub(1, 1) ~= "<" end -- a function of the user's
-  return tokenizer:encode(text, special, { enough = enough }), stops or {}
+  return tokenizer:encode(text, special, { enough = enough, whole = true }), stops or {}
 end
 
 -- ---- chats -------------------------------------------------------------------------------------------
