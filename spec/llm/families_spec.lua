@@ -149,7 +149,7 @@ describe("GGUF's quantized blocks", function()
     f:write(bytes:sub(1, at - 1), "\21", bytes:sub(at + 1))
     f:close()
     assert.error_matches(function() moth.gguf.load(other) end,
-      "Q6_K is of type IQ3_S %(21%); F32, .* IQ4_NL and IQ4_XS are supported\nHINT: .*llama%-quantize")
+      "Q6_K is of type IQ3_S %(21%); F32, .* MXFP4 and NVFP4 are supported\nHINT: .*llama%-quantize")
   end)
 
   it("keep the kinds of numbers that llama.cpp takes as float32", function()

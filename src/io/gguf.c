@@ -14,7 +14,7 @@ static const char *const type_names[] = {
     "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
     "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
     "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
-    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4"};
+    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4"};
 
 const char *moth_gguf_type_name(uint32_t type) {
   return type < sizeof type_names / sizeof *type_names ? type_names[type] : NULL;
@@ -143,7 +143,8 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
     const char *name = moth_gguf_type_name(type);
     return moth_fail(MOTH_ERR_VALUE,
                      "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, F64, I8 to I64, "
-                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS are supported\n"
+                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, "
+                     "TQ2_0, MXFP4 and NVFP4 are supported\n"
                      "HINT: take the model's file of one of these, or convert it by llama.cpp's "
                      "llama-quantize",
                      (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown",

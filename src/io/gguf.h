@@ -47,6 +47,10 @@ typedef enum MothGgufType {
   MOTH_GGUF_TENSOR_I64 = 27,
   MOTH_GGUF_TENSOR_F64 = 28,
   MOTH_GGUF_TENSOR_BF16 = 30,
+  MOTH_GGUF_TENSOR_TQ1_0 = 34,
+  MOTH_GGUF_TENSOR_TQ2_0 = 35,
+  MOTH_GGUF_TENSOR_MXFP4 = 39,
+  MOTH_GGUF_TENSOR_NVFP4 = 40,
 } MothGgufType;
 
 typedef struct MothGgufPair {

@@ -1,5 +1,7 @@
 /* Quantized blocks of GGUF as floats. Blocks of 32 elements have one float16 scale d (and in the "_1" types a least value
- * m); those of 256, the "K" types and IQ4_XS, have a float16 scale of small integer scales of 16 or 32 elements each. */
+ * m); those of 256, the "K" types and IQ4_XS, have a float16 scale of small integer scales of 16 or 32 elements each, TQ1_0 and
+ * TQ2_0 one float16 scale. MXFP4 and NVFP4 have floats of 4 bits, and scales that are floats of 8 bits. */
+#include <math.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -153,6 +155,51 @@ static void iq4_xs(const uint8_t *b, float *y) {
   }
 }
 
+/* Floats of 4 bits (E2M1), doubled; the scales are halved for it. */
+static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* The scale is a power of 2 (E8M0). */
+static void mxfp4(const uint8_t *b, float *y) {
+  float d = ldexpf(1.0f, b[0] - 128);
+  for (int i = 0; i < SMALL; i++)
+    y[i] = d * (float)doubled[nibble(b + 1, i)];
+}
+
+/* Four scales (E4M3 without a sign; 127 is 0) of 16 elements each, in halves of 8 bytes. */
+static void nvfp4(const uint8_t *b, float *y) {
+  for (int k = 0; k < 4; k++) {
+    const uint8_t *q = b + 4 + k * 8;
+    int exponent = b[k] >> 3 & 15, rest = b[k] & 7;
+    float d = exponent ? ldexpf((float)(8 + rest), exponent - 11) : ldexpf((float)rest, -10);
+    if (b[k] == 127)
+      d = 0;
+    for (int i = 0; i < 16; i++)
+      y[k * 16 + i] = d * (float)doubled[i < 8 ? q[i] & 15 : q[i - 8] >> 4];
+  }
+}
+
+/* Digits -1, 0, 1: each of n bytes holds `digits` of them, n elements apart, as the leading digits of a fraction of 256. */
+static float *ternary(const uint8_t *q, int n, int digits, float d, float *y) {
+  for (int k = 0, power = 1; k < digits; k++, power *= 3)
+    for (int i = 0; i < n; i++)
+      *y++ = d * (float)(((q[i] * power & 255) * 3 >> 8) - 1);
+  return y;
+}
+
+static void tq1_0(const uint8_t *b, float *y) {
+  float d = half_at(b + 52);
+  y = ternary(b, 32, 5, d, y);
+  y = ternary(b + 32, 16, 5, d, y);
+  ternary(b + 48, 4, 4, d, y);
+}
+
+/* 2 bits: byte i of 32 has elements i, i + 32, i + 64 and i + 96 of 128. */
+static void tq2_0(const uint8_t *b, float *y) {
+  float d = half_at(b + 64);
+  for (int i = 0; i < LARGE; i++)
+    y[i] = d * (float)((b[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) - 1);
+}
+
 typedef struct Blocks {
   int64_t elements, bytes;
   void (*dequantize)(const uint8_t *block, float *out);
@@ -171,6 +218,10 @@ static const Blocks blocks[] = {
     [MOTH_GGUF_TENSOR_Q6_K] = {LARGE, 210, q6_k},
     [MOTH_GGUF_TENSOR_IQ4_NL] = {SMALL, 18, iq4_nl},
     [MOTH_GGUF_TENSOR_IQ4_XS] = {LARGE, 136, iq4_xs},
+    [MOTH_GGUF_TENSOR_TQ1_0] = {LARGE, 54, tq1_0},
+    [MOTH_GGUF_TENSOR_TQ2_0] = {LARGE, 66, tq2_0},
+    [MOTH_GGUF_TENSOR_MXFP4] = {SMALL, 17, mxfp4},
+    [MOTH_GGUF_TENSOR_NVFP4] = {64, 36, nvfp4},
 };
 
 int64_t moth_gguf_block(uint32_t type, int64_t *elements) {
