@@ -144,6 +144,28 @@ local functions = {
   { "matrix_exp", "x=randn(100,100)", "moth.linalg.matrix_exp(x * 0.1)", "torch.matrix_exp(x * 0.1)", 0 },
   { "floor_divide_int64", "x=ints(1000,1000)", "x:floor_divide(7)", "x.floor_divide(7)", 0 },
   { "remainder_int64", "x=ints(1000,1000)", "x:remainder(7)", "x.remainder(7)", 0 },
+  { "fft2", "x=randn(32,128,128)", "moth.fft.fft2(x)", "torch.fft.fft2(x)", 0 },
+  { "rfft_400", "x=randn(1000,400)", "moth.fft.rfft(x)", "torch.fft.rfft(x)", 0 },
+  { "rfft_prime", "x=randn(200,509)", "moth.fft.rfft(x)", "torch.fft.rfft(x)", 0 },
+  { "bincount", "x=randint(1,1000,{1000000})", "moth.bincount(x)", "torch.bincount(x)[1:]", 0 },
+  { "bilinear", "x=randn(4,32,64,64)", "F.interpolate(x, {scale_factor = 2, mode = 'bilinear'})",
+    "F.interpolate(x, scale_factor=2, mode='bilinear')", 1 },
+  { "bicubic", "x=randn(4,16,64,64)", "F.interpolate(x, {scale_factor = 2, mode = 'bicubic'})",
+    "F.interpolate(x, scale_factor=2, mode='bicubic')", 1 },
+  { "conv3d_3", "x=randn(2,16,16,32,32); w=randn(32,16,3,3,3)", "F.conv3d(x, w, nil, 1, 1)",
+    "F.conv3d(x, w, None, 1, 1)", 2 },
+  { "depthwise_7", "x=randn(4,64,56,56); w=randn(64,1,7,7)", "F.conv2d(x, w, nil, 1, 3, 1, 64)",
+    "F.conv2d(x, w, None, 1, 3, 1, 64)", 2 },
+  { "patches_16", "x=randn(4,3,224,224); w=randn(384,3,16,16)", "F.conv2d(x, w, nil, 16)",
+    "F.conv2d(x, w, None, 16)", 2 },
+  { "sum_first", "x=randn(1000,1000)", "x:sum(1)", "x.sum(0)", 0 },
+  { "sum_middle", "x=randn(100,100,100)", "x:sum(2)", "x.sum(1)", 0 },
+  { "sum_int64", "x=ints(1000,1000)", "x:sum()", "x.sum()", 0 },
+  { "amax_first", "x=randn(1000,1000)", "x:amax(1)", "x.amax(0)", 0 },
+  { "max_last", "x=randn(1000,1000)", "(x:max(2))", "x.max(1)", 0 },
+  { "softmax_channels", "x=randn(16,64,32,32)", "F.softmax(x, 2)", "F.softmax(x, 1)", 1 },
+  { "searchsorted_1000", "x=ints(1000):float():sort(); y=randn(100000)", "moth.searchsorted(x, y)",
+    "torch.searchsorted(x, y)", 0 },
   { "add_uint8", "x=bytes(1000,1000); y=bytes(1000,1000)", "x + y", "x + y", 0 },
   { "mul_uint8", "x=bytes(1000,1000); y=bytes(1000,1000)", "x * y", "x * y", 0 },
   { "mul_int32", "x=ints(1000,1000):int()", "x * x", "x * x", 0 },
@@ -366,7 +388,7 @@ for _, f in ipairs(functions) do
     for i, key in ipairs(order) do
       names[i] = { key, send(env[key], key == "o" or key == "x" and name:find "^bag") }
     end
-    local call = setfenv(assert(loadstring("return " .. code)), env)
+    local call = setfenv(assert(loadstring("return " .. code), code), env)
     local function row(kind, f1, grad)
       local ok, why = measure(name, kind, f1, { code = python_code, names = names, grad = grad })
       if not ok then left[#left + 1] = ("%s (%s)"):format(name, why) end

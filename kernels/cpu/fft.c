@@ -480,13 +480,65 @@ MothStatus moth_cpu_native_fft_c2c(MothCall *c) {
   return MOTH_OK;
 }
 
+/* The other half of a real transform: at k the conjugate of what is at -k, in each dimension that was transformed. */
+typedef struct Mirror {
+  const MothTensor *t;
+  int last; /* the dimension of which half is there */
+  bool over[MOTH_MAX_DIMS];
+} Mirror;
+
+static void mirror_range(void *ctx, int64_t begin, int64_t end) {
+  const Mirror *m = ctx;
+  const MothTensor *t = m->t;
+  int64_t n = t->shape[m->last], step = t->stride[m->last];
+  for (int64_t i = begin; i < end; i++) {
+    int64_t line = i, to = 0, from = 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+      if (d == m->last)
+        continue;
+      int64_t size = t->shape[d], at = line % size;
+      line /= size;
+      to += at * t->stride[d];
+      from += (m->over[d] && at ? size - at : at) * t->stride[d];
+    }
+    if (t->dtype == MOTH_COMPLEX128) {
+      MothComplex128 *x = (void *)t->data;
+      for (int64_t k = n / 2 + 1; k < n; k++) {
+        MothComplex128 z = x[from + (n - k) * step];
+        x[to + k * step] = (MothComplex128){z.re, -z.im};
+      }
+      continue;
+    }
+    float *x = (void *)t->data;
+    for (int64_t k = n / 2 + 1; k < n; k++) {
+      const float *z = x + 2 * (from + (n - k) * step);
+      float *y = x + 2 * (to + k * step);
+      y[0] = z[0];
+      y[1] = -z[1];
+    }
+  }
+}
+
 MothStatus moth_cpu_native_fft_r2c(MothCall *c) {
   MOTH_UNPACK_NATIVE_FFT_R2C(c)
-  MothTensor *out = c->results[0].u.t;
-  for (uint32_t i = dim.n; i-- > 0;)
-    MOTH_TRY(along(i == dim.n - 1 ? self : out, out, (int)dim.u.ints[i],
-                   i == dim.n - 1 ? MOTH_FFT_R2C : MOTH_FFT_C2C, i == 0 ? scale : 1, false));
-  return MOTH_OK;
+  MothTensor *out = c->results[0].u.t, *half = NULL;
+  Mirror m = {.t = out, .last = (int)dim.u.ints[dim.n - 1]};
+  int64_t n = out->shape[m.last], shape[MOTH_MAX_DIMS];
+  MothStatus status = MOTH_OK;
+  memcpy(shape, out->shape, sizeof(int64_t) * out->ndim);
+  shape[m.last] = self->shape[m.last] / 2 + 1;
+  MOTH_TRY(moth_tensor_view(out, out->ndim, shape, out->stride, out->offset, &half));
+  for (uint32_t i = dim.n; i-- > 0;) {
+    bool first = i == dim.n - 1;
+    m.over[dim.u.ints[i]] = true;
+    MOTH_GO(along(first ? self : half, half, (int)dim.u.ints[i],
+                  first ? MOTH_FFT_R2C : MOTH_FFT_C2C, i == 0 ? scale : 1, false));
+  }
+  if (!onesided && out->numel)
+    moth_parallel_for(out->numel / n, moth_cpu_grain(n), mirror_range, &m);
+done:
+  moth_tensor_release(half);
+  return status;
 }
 
 MothStatus moth_cpu_native_fft_c2r(MothCall *c) {

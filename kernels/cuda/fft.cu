@@ -283,6 +283,11 @@ MothStatus moth_cuda_native_fft_c2c(MothCall *c) {
 }
 MothStatus moth_cuda_native_fft_r2c(MothCall *c) {
   MOTH_UNPACK_NATIVE_FFT_R2C(c)
+  if (!onesided) {
+    MothOwned wide;
+    MOTH_TRY(moth_cuda_contiguous_as(self, moth_dtype_complex((MothDType)self->dtype), &wide.t));
+    return run_fft(c, wide, dim, C2C, 0, scale, CUFFT_FORWARD);
+  }
   int64_t last = dim.n ? self->shape[dim.u.ints[dim.n - 1]] : 0;
   return run_fft(c, self, dim, R2C, last, scale, CUFFT_FORWARD);
 }

@@ -33,7 +33,8 @@ MothStatus moth_shape_native_fft_r2c(const MothCall *c, MothMeta *out) {
   if (!dim.n)
     return moth_fail(MOTH_ERR_VALUE, "a real transform needs a dimension");
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
-  shape[dim.u.ints[dim.n - 1]] = shape[dim.u.ints[dim.n - 1]] / 2 + 1;
+  if (onesided)
+    shape[dim.u.ints[dim.n - 1]] = shape[dim.u.ints[dim.n - 1]] / 2 + 1;
   return moth_meta_set(out, moth_dtype_complex((MothDType)self->dtype), self->ndim, shape);
 }
 

@@ -45,7 +45,7 @@ return {
     { "both(ge(k, 1), le(k, self.shape[dim]))",
       "k must be between 1 and the {self.shape[dim]} elements along dim, got {k}" },
   },
-  grad = "composite",
+  keep = true, grad = { self = "index_backward(grad, self.shape, dim, result1, keepdim, index_base)" },
   reference = "kthvalue",
   samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), 0", "k must be" } },

@@ -95,8 +95,11 @@ end
 -- complex to complex
 local function c2c(inverse)
   return function(_, x, dims, sizes, norm)
-    x = complex_of(x)
+    x = inexact(x)
+    local real = not B.tensor_dtype(x).is_complex and not inverse and #dims > 0
+    if not real then x = complex_of(x) end
     for i, d in ipairs(dims) do x = resized(x, d, sizes[i] or B.size(x, d)) end
+    if real then return (ops.native_fft_r2c(x, dims, scale_of(norm, product(x, dims), inverse), false)) end
     return (ops.native_fft_c2c(x, dims, scale_of(norm, product(x, dims), inverse), inverse and 1 or -1))
   end
 end

@@ -445,7 +445,8 @@ local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)
   if weights and not (B.tensor_dtype(weights).is_floating_point or B.tensor_dtype(weights).is_complex) then
     weights = ops.to(weights, { dtype = "float64" })
   end
-  local values = weights or ops.ones(B.size(x), { dtype = "int64", device = B.tensor_device(x) })
+  local values = weights
+    or ops.expand(ops.ones({ 1 }, { dtype = "int64", device = B.tensor_device(x) }), B.size(x))
   local zeros = ops.zeros({ n }, { dtype = B.tensor_dtype(values), device = B.tensor_device(x) })
   return ops.index_add(zeros, 1, x, values)
 end)
