@@ -55,6 +55,21 @@ describe("a transform", function()
     near(fft.fft(x), moth.cat({ fft.fft(x:narrow(1, 1, 5)), fft.fft(x:narrow(1, 6, 32)) }, 1), 1e-14)
   end)
 
+  it("of real tensors is that of complex ones, in all dimensions and its derivative", function()
+    for _, size in ipairs { { 1 }, { 2 }, { 3, 5 }, { 4, 6 }, { 5, 1, 4 }, { 2, 3, 7 } } do
+      local x = moth.randn(size, { dtype = moth.float64 })
+      local c = x:cdouble()
+      near(fft.fftn(x), fft.fftn(c), 1e-13)
+      for d = 1, #size do near(fft.fft(x, nil, d), fft.fft(c, nil, d), 1e-13) end
+      near(fft.fftn(x:permute(unpack(moth.arange(#size, 0, -1):tolist()))),
+        fft.fftn(c:permute(unpack(moth.arange(#size, 0, -1):tolist()))), 1e-13)
+      x:requires_grad_()
+      c:requires_grad_()
+      local g = z(unpack(size))
+      near(moth.autograd.grad(fft.fftn(x), { x }, g), moth.real(moth.autograd.grad(fft.fftn(c), { c }, g)), 1e-13)
+    end
+  end)
+
   it("goes along any dimension of any layout", function()
     local x = z(6, 5, 8)
     near(fft.fft(x, { dim = 1 }), fft.fft(x:transpose(1, 3)):transpose(1, 3))

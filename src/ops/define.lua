@@ -39,6 +39,8 @@ return {
 
   -- ---- tensors made beside others: of their dtype if none is given, on their device ----------------
   zeros_of = { "like, shape, dtype", "beside(like, zeros(shape, default_to(dtype, like.dtype), like.device))" },
+  -- Zeros that are only read, by an op that copies them: one, expanded.
+  nothing_of = { "like, shape", "expand(zeros_of(like, ones_n(length(shape)), none), shape)" },
   full_of = { "like, shape, value, dtype",
     "beside(like, full(shape, value, default_to(dtype, like.dtype), like.device))" },
   arange_of = { "like, start, stop, dtype",
@@ -209,7 +211,7 @@ return {
     local end_ = full_of(starts, list(1), n + base, none)
     local ends = cat(tensors(narrow(starts, 0, smaller(starts.numel, 1), starts.numel - smaller(starts.numel, 1)), end_), 0)
     local is_full = unsqueeze(gt(narrow(ends, 0, 0, starts.numel), starts), 1)
-    return scatter_add(zeros_of(grad, weight.shape, none), 0, rows, where(is_full, grad, 0), base)]] },
+    return scatter_add(nothing_of(grad, weight.shape), 0, rows, where(is_full, grad, 0), base)]] },
   sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none
   sum_keep = { "x, dim", "sum(x, list(dim), true)" },
   -- x with the dimensions that a reduction of `shape` over dim removed restored as 1.
@@ -240,7 +242,7 @@ return {
   -- max_dim, min_dim and others: scatters grad to the positions of the values.
   index_backward = { "grad, shape, dim, index, keepdim, index_base", [[
     local g, i = unreduced(grad, shape, dim, keepdim), unreduced(index, shape, dim, keepdim)
-    return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
+    return when(equal(length(shape), 0), clone(g), scatter(nothing_of(grad, shape), dim, i, g, index_base))]] },
   -- The sum over j >= k of grad[j] times the product of the elements up to j but element k: of those before k, times
   -- h[k] = grad[k] + self[k + 1] h[k + 1], by doubling the distances that h has seen. Products alone: differentiable.
   cumprod_slopes = { "grad, self, dim", [[
@@ -339,9 +341,9 @@ return {
     local function first(w) return narrow(w, 0, 0, picked.numel) end
     return reshape(written(zeros_of(grad, list(product(shape)), none), first, picked), shape)]] },
   gather_backward = { "grad, shape, dim, index, index_base",
-    "scatter_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
+    "scatter_add(nothing_of(grad, shape), dim, index, grad, index_base)" },
   index_select_backward = { "grad, shape, dim, index, index_base",
-    "index_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
+    "index_add(nothing_of(grad, shape), dim, index, grad, index_base)" },
   index_fill_zero = { "grad, dim, index, index_base",
     "index_copy(grad, dim, index, zeros_like(index_select(grad, dim, index, index_base)), index_base)" },
   gather_nd_backward = { "grad, shape, dims, index, index_base",
@@ -369,7 +371,7 @@ return {
       native_sparse_mm(starts, rows, index_select(values, 0, by_column, 0), x, none, none, none, index_base))]] },
   -- sort and topk: scatters grad to the positions of the values
   scatter_back = { "grad, shape, dim, index, index_base",
-    "when(equal(grad.ndim, 0), grad, scatter(zeros_of(grad, shape, none), dim, index, grad, index_base))" },
+    "when(equal(grad.ndim, 0), grad, scatter(nothing_of(grad, shape), dim, index, grad, index_base))" },
 
   diagonal_of = { "x, offset", "op.diagonal(x, offset, 0, 1)" },
 
