@@ -34,9 +34,14 @@ static void dense_rows(const Copy *c, char *d, const char *s, int64_t first, int
     moth_copy_row(d + i * ds, s + i * ss, n);
 }
 
+/* Complex numbers are aligned to a half of them, and what lies in a mapped file may be anywhere. */
+typedef uint8_t One;
+typedef uint16_t Two __attribute__((aligned(1), may_alias));
+typedef uint32_t Four __attribute__((aligned(1), may_alias));
+typedef uint64_t Eight __attribute__((aligned(1), may_alias));
 typedef struct Sixteen {
-  uint64_t half[2];
-} Sixteen;
+  Eight half[2];
+} __attribute__((aligned(1), may_alias)) Sixteen;
 
 /* The loops for each size of an element: a row of one value, strided rows, a tile. */
 #define LOOPS(type)                                                                                \
@@ -80,16 +85,16 @@ typedef struct Sixteen {
         }                                                                                          \
       }                                                                                            \
   }
-LOOPS(uint8_t)
-LOOPS(uint16_t)
-LOOPS(uint32_t)
-LOOPS(uint64_t)
+LOOPS(One)
+LOOPS(Two)
+LOOPS(Four)
+LOOPS(Eight)
 LOOPS(Sixteen)
 #define PICK(kind)                                                                                 \
-  (c->item == 1   ? kind##_uint8_t                                                                 \
-   : c->item == 2 ? kind##_uint16_t                                                                \
-   : c->item == 4 ? kind##_uint32_t                                                                \
-   : c->item == 8 ? kind##_uint64_t                                                                \
+  (c->item == 1   ? kind##_One                                                                     \
+   : c->item == 2 ? kind##_Two                                                                     \
+   : c->item == 4 ? kind##_Four                                                                    \
+   : c->item == 8 ? kind##_Eight                                                                   \
                   : kind##_Sixteen)
 
 /* Rows begin to end of the other dimensions, counted together. */
