@@ -289,7 +289,7 @@ MOTH_FN real m_trigamma(real x) {
   double y = w + 0.5 * z + w * z * tail + (low ? down : 0);
   double f = a - moth_libm_rint(a), sine = m_wide_sin_fast_(3.14159265358979324 * f);
   y = left ? 9.8696044010893586 / (sine * sine) - y : y;
-  y = (x <= 0) & (f == 0) ? (double)m_inf() : y;
+  y = ((x <= 0) & (f == 0)) ? (double)m_inf() : y;
   return x == m_inf() ? 0 : x == -m_inf() ? m_nan() : (real)y;
 }
 // The n-th derivative of digamma, (-1)^(n+1) n! zeta(n + 1, x); left of 0 through the sum over all

@@ -313,7 +313,7 @@ MOTH_FN real m_sinc_backward(real g, real x) {
 }
 // For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
 MOTH_FN int m_sinc_backward_easy(real g, real x) {
-  return (m_abs(g) >= 0) & (m_abs(x) < 262144);
+  return (int)(m_abs(g) >= 0) & (int)(m_abs(x) < 262144);
 }
 MOTH_FN real m_sinc_backward_fast(real g, real x) {
   double t = (double)x * 3.14159265358979324;
