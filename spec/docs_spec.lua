@@ -4,7 +4,7 @@
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 
-local pages = { "README.md", "CONTRIBUTING.md" }
+local pages = { "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md" }
 do
   local pipe = io.popen("ls docs/*.md")
   for path in pipe:lines() do pages[#pages + 1] = path end
@@ -94,7 +94,8 @@ local function as_chunk(code) return loadstring("return " .. code) and "local _ 
 
 -- Pages without code.
 local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true, ["docs/source_tour.md"] = true,
-  ["docs/advice.md"] = true, ["docs/index.md"] = true, ["CONTRIBUTING.md"] = true }
+  ["docs/advice.md"] = true, ["docs/index.md"] = true, ["CONTRIBUTING.md"] = true,
+  ["CHANGELOG.md"] = true, ["SECURITY.md"] = true }
 
 local shows = { ["docs/phase00.md"] = " #M515", ["docs/pitfalls.md"] = " #M506", ["docs/debugging.md"] = " #M463",
   ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499",

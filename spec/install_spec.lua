@@ -204,7 +204,7 @@ describe("the tree", function()
       top[name] = true
     end
     table.sort(names)
-    assert.same({ "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "bench", "docs", "examples",
-      "findings", "kernels", "lua", "rocks", "spec", "src" }, names)
+    assert.same({ "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "bench", "docs",
+      "examples", "findings", "kernels", "lua", "rocks", "spec", "src" }, names)
   end)
 end)
