@@ -38,7 +38,8 @@ end
 -- pages, too; folders are named only. Returns { { title, path, first sentence } }, and the text of docs/index.md as
 -- seen from the folder above, or nil.
 function M.write(root, write)
-  local names, entries, sources = { "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md" }, {}, {}
+  local names = { "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md" }
+  local entries, sources = {}, {}
   local index
   local pipe = assert(io.popen(("cd %s && ls docs/*.md"):format(system.quoted(root))))
   for path in pipe:lines() do names[#names + 1] = path end
