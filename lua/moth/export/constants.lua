@@ -11,16 +11,13 @@ local SMALL = 4096 -- bytes that a file may grow by for a tensor that goes
 
 -- Calls fn(v) for each value and tensor of the program that a call reads.
 local function each_name(node, fn)
-  local function visit(v)
-    if type(v) ~= "table" then return end
-    if v.kind == "value" or v.kind == "state" then fn(v) end
-    for i = 1, v.kind == "list" and v.n or 0 do visit(v[i]) end
-    if v.kind == "program" then
+  programs.visit_call(node, fn)
+  for i = 1, node.args.n do
+    local v = node.args[i]
+    if type(v) == "table" and v.kind == "program" then
       for inner in v.program:calls() do each_name(inner, fn) end
     end
   end
-  for i = 1, node.args.n do visit(node.args[i]) end
-  for _, v in ipairs(node.into or {}) do visit(v) end
 end
 
 -- Whether a call gives the same each time, if its tensors are the same.
@@ -81,14 +78,7 @@ function M.fold(ep)
   local constant, becomes = look(ep.program)
   local tensors, renamed, results, nodes, of_state, program = {}, {}, {}, {}, {}, {}
   for name, t in each(ep.tensors) do tensors[name] = t end
-  local function now(v)
-    if type(v) ~= "table" then return v end
-    if v.kind == "value" then return renamed[v.name] or v end
-    if v.kind ~= "list" then return v end
-    local list = { kind = "list", n = v.n }
-    for i = 1, v.n do list[i] = now(v[i]) end
-    return list
-  end
+  local function now(v) return v.kind == "value" and renamed[v.name] or v end
   local function hold(base, t)
     local name, n = base, 1
     while tensors[name] do
@@ -100,7 +90,7 @@ function M.fold(ep)
   end
   for _, node in ipairs(ep.program.nodes) do
     local call = setmetatable({ args = { n = node.args.n } }, { __index = node })
-    for i = 1, node.args.n do call.args[i] = now(node.args[i]) end
+    for i = 1, node.args.n do call.args[i] = programs.mapped(node.args[i], now) end
     local folds, first = constant[node], nil
     each_name(node, function(v)
       local t = tensors[now(v).name]

@@ -27,13 +27,10 @@ local function is_norm(node) return node.op == "batch_norm" and not node.args[6]
 -- How often each value is read.
 local function uses_of(program)
   local uses = {}
-  local function note(v)
-    if type(v) ~= "table" then return end
-    if v.kind == "value" then uses[v.name] = (uses[v.name] or 0) + 1 end
-    for i = 1, v.kind == "list" and v.n or 0 do note(v[i]) end
-  end
   for _, node in ipairs(program.nodes) do
-    for i = 1, node.args.n do note(node.args[i]) end
+    programs.visit_call(node, function(v)
+      if v.kind == "value" then uses[v.name] = (uses[v.name] or 0) + 1 end
+    end)
   end
   for _, name in ipairs(program.outputs) do uses[name] = (uses[name] or 0) + 2 end
   return uses
@@ -131,13 +128,10 @@ local function fold_norms(program, held)
   end
   out.nodes, out.ends = nodes, nil
   local kept = {}
-  local function keep(v)
-    if type(v) ~= "table" then return end
-    if v.kind == "state" then kept[v.name] = new[v.name] end
-    for i = 1, v.kind == "list" and v.n or 0 do keep(v[i]) end
-  end
   for _, node in ipairs(nodes) do
-    for i = 1, node.args.n do keep(node.args[i]) end
+    programs.visit_call(node, function(v)
+      if v.kind == "state" then kept[v.name] = new[v.name] end
+    end)
   end
   for _, name in ipairs(program.outputs) do kept[name] = new[name] end
   return programs.new(out), kept

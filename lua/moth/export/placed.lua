@@ -51,16 +51,11 @@ local function chain_of(about, target, v, made, last_read)
     key = writes.key_of(first)
     local root = about.root[key]
     if last_read[root] > at.i or about.links[key] then return nil end
+    local shown = false
     for i = 2, node.args.n do -- another argument shows it, too
-      local other = node.args[i]
-      if type(other) == "table" and other.kind == "list" then
-        for k = 1, other.n do
-          if writes.is_name(other[k]) and about.root[writes.key_of(other[k])] == root then return nil end
-        end
-      elseif writes.is_name(other) and about.root[writes.key_of(other)] == root then
-        return nil
-      end
+      programs.visit(node.args[i], function(other) shown = shown or about.root[writes.key_of(other)] == root end)
     end
+    if shown then return nil end
   end
   return chain
 end
@@ -69,13 +64,12 @@ local function placed(ep, first_copy)
   local program = ep.program
   local about, made, last_read = look(ep), {}, {}
   local function read(v, i)
-    if writes.is_name(v) then
-      local root = about.root[writes.key_of(v)]
+    programs.visit(v, function(name)
+      local root = about.root[writes.key_of(name)]
       last_read[root] = math.max(last_read[root] or 0, i)
-    elseif type(v) == "table" and v.kind == "list" then
-      for k = 1, v.n do read(v[k], i) end
-    elseif type(v) == "table" and v.kind == "program" then
-      for name in each(v.program.of_state) do read({ kind = "state", name = name }, i) end
+    end)
+    for name in each(type(v) == "table" and v.kind == "program" and v.program.of_state or {}) do
+      read({ kind = "state", name = name }, i)
     end
   end
   for i, node in ipairs(program.nodes) do
@@ -98,19 +92,12 @@ local function placed(ep, first_copy)
     gone[node] = chain
   end
   if next(gone) == nil then return program end
-  local function now(v)
-    if type(v) ~= "table" then return v end
-    if v.kind == "value" then return instead[v.name] or v end
-    if v.kind ~= "list" then return v end
-    local list = { kind = "list", n = v.n }
-    for i = 1, v.n do list[i] = now(v[i]) end
-    return list
-  end
+  local function now(v) return v.kind == "value" and instead[v.name] or v end
   local nodes, out = {}, {}
   for _, node in ipairs(program.nodes) do
     local target = places[node]
     local call = setmetatable({ args = { n = node.args.n } }, { __index = node })
-    for k = 1, node.args.n do call.args[k] = now(node.args[k]) end
+    for k = 1, node.args.n do call.args[k] = programs.mapped(node.args[k], now) end
     if target and node.op ~= "clone" then
       local op, args = view_of(node)
       call.args[1] = target

@@ -60,20 +60,37 @@ local function resolve(v, env)
   return list
 end
 
+--- Calls fn(v) for each value and tensor of the program in an argument.
+function M.visit(v, fn)
+  if type(v) ~= "table" then return end
+  if v.kind == "value" or v.kind == "state" then return fn(v) end
+  for i = 1, v.kind == "list" and v.n or 0 do M.visit(v[i], fn) end
+end
+
+--- The same for all arguments of a call, what it writes to by `out` among them.
+function M.visit_call(node, fn)
+  for i = 1, node.args.n do M.visit(node.args[i], fn) end
+  for _, v in ipairs(node.into or {}) do M.visit(v, fn) end
+end
+
+--- An argument with fn(v) in the place of each value and tensor of the program.
+function M.mapped(v, fn)
+  if type(v) ~= "table" then return v end
+  if v.kind == "value" or v.kind == "state" then return fn(v) end
+  if v.kind ~= "list" then return v end
+  local out = { kind = "list", n = v.n }
+  for i = 1, v.n do out[i] = M.mapped(v[i], fn) end
+  return out
+end
+
 -- The values that are used for the last time by each node: they are let go behind it.
 local function last_uses(program)
   local at, ends = {}, {}
-  local function note(v, i)
-    if type(v) ~= "table" then return end
-    if v.kind == "value" then at[v.name] = i end
-    if v.kind == "list" then
-      for k = 1, v.n do note(v[k], i) end
-    end
-  end
   for i, node in ipairs(program.nodes) do
     for _, name in ipairs(node.out) do at[name] = i end
-    for k = 1, node.args.n do note(node.args[k], i) end
-    for _, v in ipairs(node.into or {}) do note(v, i) end
+    M.visit_call(node, function(v)
+      if v.kind == "value" then at[v.name] = i end
+    end)
   end
   for _, name in ipairs(program.outputs) do at[name] = nil end
   for name, i in each(at) do
@@ -227,9 +244,7 @@ end
 function Program:prune(may)
   local read, kept = {}, {}
   local function note(v)
-    if type(v) ~= "table" then return end
     if v.kind == "value" then read[v.name] = true end
-    for i = 1, v.kind == "list" and v.n or 0 do note(v[i]) end
   end
   for _, name in ipairs(self.outputs) do read[name] = true end
   for _, name in each(self.mutated or {}) do read[name] = true end
@@ -242,8 +257,7 @@ function Program:prune(may)
     for _, name in ipairs(node.out) do used = used or read[name] end
     if used then
       table.insert(kept, 1, node)
-      for k = 1, node.args.n do note(node.args[k]) end
-      for _, v in ipairs(node.into or {}) do note(v) end
+      M.visit_call(node, note)
     end
   end
   self.nodes, self.ends = kept, nil

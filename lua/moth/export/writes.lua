@@ -60,11 +60,7 @@ local function written_of(op)
 end
 
 local function add_names(v, i, out, at)
-  if is_name(v) then
-    out[#out + 1], at[#at + 1] = v, i
-  elseif type(v) == "table" and v.kind == "list" then
-    for k = 1, v.n do add_names(v[k], i, out, at) end
-  end
+  programs.visit(v, function(name) out[#out + 1], at[#at + 1] = name, i end)
 end
 
 --- The names that a call writes to, in their order, and the numbers of the arguments they stand in.
@@ -198,9 +194,9 @@ end
 
 local put = {} -- by op: how a view's new value is put into what it is a view of
 
--- What is known of values, by name: fakes; root: the name whose memory it is; links: { of, op, args, node } of what
--- shows another one, without `op` as it is; like: the fake of the result that a call in place puts into its target.
--- at: { dims, device = where all of it is taken to be }, of a program with sizes.
+-- Runs the program on fakes. Gives, by name: fakes; root, the name that owns the memory; links, { of, op, args, node }
+-- for a view (without op: the same view again); by call: like, the fake of what a call in place writes to its target.
+-- at: { dims, device }, the sizes and the one device to take, for a program of open sizes.
 local function look(program, tensors, state, at)
   local about = { fakes = {}, root = {}, links = {}, like = {}, held = {}, shared = {}, maker = {} }
   local by_storage, count = {}, 0
@@ -240,12 +236,9 @@ local function look(program, tensors, state, at)
     end
     about.root[name] = root
     local of
-    local function find(v)
-      if is_name(v) and not of and about.root[key_of(v)] == root then of = key_of(v) end
-      for i = 1, type(v) == "table" and v.kind == "list" and v.n or 0 do find(v[i]) end
-    end
-    for i = 1, node.args.n do find(node.args[i]) end
-    for _, v in ipairs(node.into or {}) do find(v) end
+    programs.visit_call(node, function(v)
+      if not of and about.root[key_of(v)] == root then of = key_of(v) end
+    end)
     of = of or root
     local t = about.fakes[of]
     if put[node.op] and node.op ~= "as_strided" and is_name(node.args[1]) and key_of(node.args[1]) == of then
@@ -465,14 +458,10 @@ end
 
 -- An argument with the newest values.
 function Pass:read(v)
-  if is_name(v) then
-    self.reads[key_of(v)] = true
-    return self:newest(key_of(v))
-  end
-  if type(v) ~= "table" or v.kind ~= "list" then return v end
-  local out = { kind = "list", n = v.n }
-  for i = 1, v.n do out[i] = self:read(v[i]) end
-  return out
+  return programs.mapped(v, function(name)
+    self.reads[key_of(name)] = true
+    return self:newest(key_of(name))
+  end)
 end
 
 local function device_of(t) return { kind = "device", name = t:device().type } end
@@ -679,7 +668,6 @@ end
 
 -- ---- the whole -----------------------------------------------------------------------------------
 
-
 -- Takes out what this pass and views made for nothing, and numbers the values in their order.
 local function settle(program, nodes)
   program.nodes, program.ends = nodes, nil
@@ -696,17 +684,10 @@ local function settle(program, nodes)
     end
     node.made = nil
   end
-  local function renamed(v)
-    if type(v) ~= "table" then return v end
-    if v.kind == "value" then return names[v.name] and value(names[v.name]) or v end
-    if v.kind ~= "list" then return v end
-    local out = { kind = "list", n = v.n }
-    for i = 1, v.n do out[i] = renamed(v[i]) end
-    return out
-  end
+  local function renamed(v) return v.kind == "value" and names[v.name] and value(names[v.name]) or v end
   for _, node in ipairs(program.nodes) do
-    for i = 1, node.args.n do node.args[i] = renamed(node.args[i]) end
-    for i, v in ipairs(node.into or {}) do node.into[i] = renamed(v) end
+    for i = 1, node.args.n do node.args[i] = programs.mapped(node.args[i], renamed) end
+    for i, v in ipairs(node.into or {}) do node.into[i] = programs.mapped(v, renamed) end
   end
   for i, name in ipairs(program.outputs) do program.outputs[i] = names[name] or name end
   for k, name in each(program.mutated or {}) do program.mutated[k] = names[name] or name end
