@@ -14,8 +14,6 @@ typedef struct Rows {
   char *out;
 } Rows;
 
-typedef uint32_t Four __attribute__((aligned(1), may_alias));
-typedef uint64_t Eight __attribute__((aligned(1), may_alias));
 #define SMALL(type)                                                                                \
   for (int64_t r = begin; r < end; r++)                                                            \
     for (uint32_t i = 0; i < j->n; i++)                                                            \
@@ -25,11 +23,11 @@ typedef uint64_t Eight __attribute__((aligned(1), may_alias));
 static void rows_range(void *ctx, int64_t begin, int64_t end) {
   const Rows *j = ctx;
   if (j->each == 4) {
-    SMALL(Four)
+    SMALL(MothFour)
     return;
   }
   if (j->each == 8) {
-    SMALL(Eight)
+    SMALL(MothEight)
     return;
   }
   for (int64_t r = begin; r < end; r++) {

@@ -34,13 +34,8 @@ static void dense_rows(const Copy *c, char *d, const char *s, int64_t first, int
     moth_copy_row(d + i * ds, s + i * ss, n);
 }
 
-/* Complex numbers are aligned to a half of them, and what lies in a mapped file may be anywhere. */
-typedef uint8_t One;
-typedef uint16_t Two __attribute__((aligned(1), may_alias));
-typedef uint32_t Four __attribute__((aligned(1), may_alias));
-typedef uint64_t Eight __attribute__((aligned(1), may_alias));
 typedef struct Sixteen {
-  Eight half[2];
+  MothEight half[2];
 } __attribute__((aligned(1), may_alias)) Sixteen;
 
 /* The loops for each size of an element: a row of one value, strided rows, a tile. */
@@ -85,16 +80,16 @@ typedef struct Sixteen {
         }                                                                                          \
       }                                                                                            \
   }
-LOOPS(One)
-LOOPS(Two)
-LOOPS(Four)
-LOOPS(Eight)
+LOOPS(uint8_t)
+LOOPS(MothTwo)
+LOOPS(MothFour)
+LOOPS(MothEight)
 LOOPS(Sixteen)
 #define PICK(kind)                                                                                 \
-  (c->item == 1   ? kind##_One                                                                     \
-   : c->item == 2 ? kind##_Two                                                                     \
-   : c->item == 4 ? kind##_Four                                                                    \
-   : c->item == 8 ? kind##_Eight                                                                   \
+  (c->item == 1   ? kind##_uint8_t                                                                 \
+   : c->item == 2 ? kind##_MothTwo                                                                 \
+   : c->item == 4 ? kind##_MothFour                                                                \
+   : c->item == 8 ? kind##_MothEight                                                               \
                   : kind##_Sixteen)
 
 /* Rows begin to end of the other dimensions, counted together. */

@@ -6,6 +6,11 @@
 
 #include "kernels/common/iter.h"
 
+/* Elements by their size: complex numbers are aligned to a half of them, and what lies in a mapped file may be anywhere. */
+typedef uint16_t MothTwo __attribute__((aligned(1), may_alias));
+typedef uint32_t MothFour __attribute__((aligned(1), may_alias));
+typedef uint64_t MothEight __attribute__((aligned(1), may_alias));
+
 /* Operand 0 from operand 1 of an iterator that is prepared; elements of `item` bytes. They do not overlap. */
 void moth_rearrange(const MothIter *it, int64_t item);
 
