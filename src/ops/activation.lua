@@ -148,7 +148,7 @@ return {
   expr = [[
     local ones = ones_n(self.ndim)
     local w = reshape(weight, when(gt(self.ndim, 1), replace(ones, 1, weight.numel), ones))
-    return when(same_dtype(self, weight), when(is_float(self), native_prelu(self, detach(self), w), where(gt(self, 0), self, self * w)),
+    return when(both(same_dtype(self, weight), is_float(self)), native_prelu(self, detach(self), w),
       where(gt(self, 0), self, self * w))]],
   check = {
     { "both(le(weight.ndim, 1), either(equal(weight.numel, 1), equal(weight.numel, self.shape[1])))",
