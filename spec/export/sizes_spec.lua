@@ -277,4 +277,20 @@ describe("sizes of exported programs", function()
     follows(function(x) return moth.nn.functional.pad(x, { 0, -x:size(1) % 4096 }) + math.floor(#x / 5000) end, { 9 },
       { [1] = "n" }, { { 4096 }, { 4097 }, { 12000 } }, true)
   end)
+
+  it("guards of a file are tested as they are: many, deep, of any names", function()
+    local sizes = require "moth.compile.sizes"
+    local function dim(name) return ("v[%q]"):format(name) end
+    local deep, many = "n", {}
+    for _ = 1, 60 do deep = { kind = "size", terms = { { 1, deep } }, add = 1, div = 1, scale = 1 } end
+    local guard = { op = "lt", a = deep, b = 65, holds = true }
+    assert.is_nil(sizes.broken({ guard }, { n = 4 }, dim))
+    local list = { guard }
+    assert.equal(guard, sizes.broken(list, { n = 5 }, dim))
+    for i = 1, 70000 do many[i] = { op = "le", a = "n", b = i + 10, holds = true } end
+    assert.is_nil(sizes.broken(many, { n = 11 }, dim))
+    assert.equal(many[1], sizes.broken(many, { n = 12 }, dim))
+    local name = 'n"] = error("run") --\n\0'
+    assert.is_nil(sizes.broken({ { op = "lt", a = name, b = 5, holds = true } }, { [name] = 4 }, dim))
+  end)
 end)
