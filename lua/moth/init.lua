@@ -4,10 +4,12 @@
 if not jit then error("moth needs LuaJIT: run `luajit` or `moth`, not plain Lua", 2) end
 
 -- The defaults flush all compiled code once a program has a thousand traces; moth's programs have more.
-jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
+-- A LuaJIT that was built without its compiler has no jit.opt.
+if jit.opt then jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000") end
 
 -- libgomp reads this once, when it is loaded: waiting threads must not spin for long, or a busy machine stalls.
-local ffi = require "ffi"
+local has_ffi, ffi = pcall(require, "ffi")
+if not has_ffi then error("moth needs LuaJIT's FFI, and this LuaJIT has none: install one that has it", 0) end
 require "moth.lang.searcher"
 local each = require "moth.each"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite); int unsetenv(const char *name);"

@@ -107,7 +107,12 @@ local function plan(o, sources, target)
     local own = kind == "nvcc" and "-O2 -Xcompiler -fPIC " .. arguments(o, "extra_cuda_cflags")
       or "-O2 -fPIC " .. arguments(o, "extra_cflags")
     commands[i] = ("%s %s %s -c -o %s %s"):format(quoted(compiler), own, flags, objects[i], quoted(path))
-    depends[#depends + 1] = own .. output(quoted(compiler) .. " --version")
+    local version, runs = output(quoted(compiler) .. " --version")
+    if not runs then
+      check.fail("[cpp_extension.load] %s needs the compiler '%s', which does not run; install gcc and g++, or \z
+        set CC and CXX", path, compiler)
+    end
+    depends[#depends + 1] = own .. version
     cuda = cuda or kind == "nvcc"
   end
   local here = quoted(B.library_path())
