@@ -4,6 +4,8 @@
 # that one first runs the op generator and then sees its outputs. Everything is built under $(B).
 
 VERSION := $(shell sed -n 's/.*MOTH_VERSION *"\(.*\)"/\1/p' src/moth.h 2>/dev/null)
+# What programs are linked to, by the first number of the version, as src/lua/tensor.c says it to Lua.
+SONAME  := libmoth.so.$(firstword $(subst ., ,$(VERSION)))
 PREFIX  ?= /usr/local
 B       ?= build
 # gcc, or clang where there is no gcc.
@@ -80,6 +82,9 @@ SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
 LUAJIT_CFLAGS := $(shell pkg-config luajit --cflags 2>/dev/null || echo -I/usr/include/luajit-2.1)
 INCLUDES := -Isrc -I$(GEN) -I.
 CPPFLAGS_ALL = $(INCLUDES) -D_GNU_SOURCE $(CPPFLAGS)
+# Objects say paths from the top of the tree: the same source gives the same bytes in each folder. Coverage looks for the
+# folder itself. It is no part of FLAGS_KEY: a tree that was moved is not compiled again.
+PLACE    = $(if $(findstring --coverage,$(CFLAGS)),,-ffile-prefix-map='$(CURDIR)'=.)
 CFLAGS_ALL = -std=gnu17 -g -fPIC -fvisibility=hidden $(OPENMP) $(WARN) $(WERROR) $(SAN_FLAGS) $(CFLAGS)
 # The loader refuses the libraries where the processor lacks what ISA_generic uses, instead of an illegal instruction.
 ifeq ($(shell uname -m),x86_64)
@@ -118,9 +123,12 @@ $(B)/libmoth_gloo.so: src/comm/gloo.cc src/comm/gloo_shim.h $(B)/.flags
 	$(Q)$(GLOO) -std=c++17 -O2 -g -fPIC -fvisibility=hidden $(WARN) $(if $(SAN),-fsanitize=$(SAN)) -Isrc -shared \
 	  -Wl,-z,nodelete -Wl,-z,defs -o $@ $< -lgloo -lpthread
 
-$(B)/libmoth.so: $(CORE_O)
+# libmoth.so is a link, for the linker alone.
+$(B)/libmoth.so: $(B)/$(SONAME) ;
+$(B)/$(SONAME): $(CORE_O)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS_ALL) $(SHARED) -Wl,-z,defs -Wl,-soname,libmoth.so -o $@ $^ $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(SHARED) -Wl,-z,defs -Wl,-soname,$(SONAME) -o $@ $^ $(LDFLAGS) $(LIBS)
+	$(Q)ln -sfn $(SONAME) $(B)/libmoth.so
 
 # The dots are padding: the loader compares 16 bytes behind $ORIGIN at a time, and valgrind sees it
 # read over the end of a shorter path.
@@ -140,7 +148,7 @@ define compile
 $(B)/obj/$(1)%.o: $(2)%.c $(B)/.flags
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $(3) -MMD -MP -c -o $$@ $$<
+	$$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $$(PLACE) $(3) -MMD -MP -c -o $$@ $$<
 
 endef
 $(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$$(call opt_kern,$$<) $(KERN_FLAGS) $$(call no_note,$$<) $$(call isa,$$<)))
@@ -424,7 +432,7 @@ tour:
 # ---- installing ---------------------------------------------------------------------------------
 
 # Each folder may be set by itself, as the rock does; DESTDIR goes before them all. moth_lua.so looks for
-# libmoth.so beside itself and two floors up, libmoth.so for libmoth_cuda.so beside itself.
+# libmoth.so.0 beside itself and two floors up, libmoth.so for libmoth_cuda.so beside itself.
 BINDIR   := $(PREFIX)/bin
 LIBDIR   := $(PREFIX)/lib
 INCDIR   := $(PREFIX)/include/moth
@@ -437,13 +445,15 @@ STRIP     = -s --strip-program=strip
 # A program that links by pkg-config finds libmoth.so when it runs, too; the system's folders are looked through anyway,
 # and packages must not name them.
 RPATH     = $(if $(filter /usr/lib /usr/lib/% /usr/lib64 /lib /lib/% /lib64,$(LIBDIR)),,-Wl,-rpath,$${libdir})
+# A folder under PREFIX as moth.pc says it: from its own place, so that the whole may be moved.
+under     = $(subst ^,,$(subst ^$(PREFIX)/,$${prefix}/,^$(1)))
 
 HEADERS   = src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
 
 # All that Lua needs, with what its extensions are compiled against; install adds what C programs need.
 install-lua: all
-	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/libmoth.so $(DESTDIR)$(BINDIR)/moth)
-	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(LIBDIR)' $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
+	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(BINDIR)/moth)
+	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(LIBDIR)' $(B)/$(SONAME) $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
 	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(CLUADIR)' $(B)/moth_lua.so
 	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(BINDIR)' $(B)/moth
 	$(Q)ln -sf moth '$(DESTDIR)$(BINDIR)/mothrun'
@@ -455,11 +465,13 @@ install-lua: all
 install: install-lua
 	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
 	$(INSTALL) 644 -t '$(DESTDIR)$(INCDIR)' $(HEADERS)
+	$(Q)ln -sfn $(SONAME) '$(DESTDIR)$(LIBDIR)/libmoth.so'
 	$(Q)install -d '$(DESTDIR)$(PKGDIR)'
-	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCDIR)' '' 'Name: moth' \
+	$(Q)up=$$(realpath -m --relative-to='$(PKGDIR)' '$(PREFIX)') && \
+	  printf '%s\n' "prefix=\$${pcfiledir}/$$up" 'libdir=$(call under,$(LIBDIR))' 'includedir=$(call under,$(INCDIR))' '' 'Name: moth' \
 	  'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \
 	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > '$(DESTDIR)$(PKGDIR)/moth.pc'
-INSTALLED = libmoth.so libmoth_cuda.so libmoth_gloo.so
+INSTALLED = $(SONAME) libmoth.so libmoth_cuda.so libmoth_gloo.so
 uninstall:
 	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)'
 	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \

@@ -53,7 +53,7 @@ describe("make install #noasan", function()
     assert.equal(expected, must("cd / && %s/bin/moth -e '%s'", prefix, program))
     assert.equal(expected, must("cd / && env LUA_PATH='%s/share/lua/5.1/?.lua;%s/share/lua/5.1/?/init.lua' "
       .. "LUA_CPATH='%s/lib/lua/5.1/?.so' %s -e '%s'", prefix, prefix, prefix, luajit, program))
-    for _, file in ipairs { "lib/libmoth.so", "lib/lua/5.1/moth_lua.so", "bin/moth" } do
+    for _, file in ipairs { "lib/libmoth.so.0", "lib/lua/5.1/moth_lua.so", "bin/moth" } do
       assert.is_nil(must("readelf -SW %s/%s", prefix, file):match("%.debug_info"), file .. " is not stripped")
     end
   end)
@@ -61,7 +61,7 @@ describe("make install #noasan", function()
   it("refuses libraries and Lua files of different versions, by name", function()
     must("make install B=%s PREFIX=%s", build, prefix)
     local other = prefix .. "/other"
-    must("mkdir -p %s && cp -r %s/share/lua/5.1/moth %s/lib/libmoth.so %s/lib/lua/5.1/moth_lua.so %s", other, prefix,
+    must("mkdir -p %s && cp -r %s/share/lua/5.1/moth %s/lib/libmoth.so.0 %s/lib/lua/5.1/moth_lua.so %s", other, prefix,
       prefix, prefix, other)
     local version = require("moth").version
     local with = ("cd / && env LUA_PATH='%s/?.lua;%s/?/init.lua' LUA_CPATH='%s/?.so' %s -e 'require \"moth\"'"):format(
@@ -78,10 +78,31 @@ describe("make install #noasan", function()
     assert.is_false(ok)
     assert.matches("moth_lua.so is " .. version .. ", libmoth.so is 9.8.7 (", output, 1, true)
     -- Too old to have what moth_lua.so asks for.
-    must("gcc -shared -fPIC -o %s/libmoth.so -Wl,-soname,libmoth.so %s/v.c", other, other)
+    must("gcc -shared -fPIC -o %s/libmoth.so.0 -Wl,-soname,libmoth.so.0 %s/v.c", other, other)
     output, ok = run(with)
     assert.is_false(ok)
     assert.matches("libmoth.so is of another version: .*undefined symbol.*\nHINT: install all of one version", output)
+  end)
+
+  it("names its library by the version, and no file says where it was built", function()
+    must("make install B=%s PREFIX=%s", build, prefix)
+    local name = "libmoth.so." .. require("moth").version:match("^%d+")
+    assert.equal(name, require("moth_lua").soname)
+    assert.matches("soname: %[" .. name:gsub("%p", "%%%0") .. "%]", must("readelf -d %s/lib/%s", prefix, name))
+    assert.equal(name .. "\n", must("readlink %s/lib/libmoth.so", prefix))
+    local needed = must("readelf -d %s/lib/lua/5.1/moth_lua.so", prefix)
+    assert.matches("NEEDED[^\n]*%[" .. name:gsub("%p", "%%%0") .. "%]", needed)
+    assert.equal("", run("grep -rlF \"$PWD/\" %s", prefix))
+  end)
+
+  it("may be moved: moth.pc follows its folder", function()
+    if not run("command -v pkg-config"):match("%S") then return pending("needs pkg-config") end
+    local from, to = prefix .. "/from", prefix .. "/to"
+    must("make install B=%s PREFIX=%s && mv %s %s", build, from, from, to)
+    must("cp examples/c/train.c %s && cd %s && gcc -std=c99 -O1 -o train train.c "
+      .. "$(PKG_CONFIG_PATH=%s/lib/pkgconfig pkg-config --cflags --libs moth)", to, to, to)
+    assert.matches("libmoth%.so%.%d+ => " .. to, (must("ldd %s/train", to):gsub("/lib/pkgconfig/%.%./%.%.", "")))
+    assert.equal("", run("grep -rlF %s %s", from, to))
   end)
 
   it("has one version, in moth.h and in the Lua files", function()

@@ -145,7 +145,7 @@ describe("a structured op #slow #noasan", function()
       ln -sn $PWD/src/* DIR/src 2>/dev/null
       ln -sn $PWD/kernels/* DIR/kernels 2>/dev/null
       cp -a src/ops/*.lua DIR/src/ops && ln -s $PWD/kernels/cpu/* DIR/kernels/cpu &&
-      ln -s $PWD/kernels/cuda/* DIR/kernels/cuda && cd BUILD && cp -a gen obj .flags *.so moth DIR/build]]
+      ln -s $PWD/kernels/cuda/* DIR/kernels/cuda && cd BUILD && cp -a gen obj .flags *.so* moth DIR/build]]
     must("%s", (setup:gsub("DIR", dir):gsub("BUILD", build)))
   end)
   teardown(function() os.execute("rm -rf " .. dir) end)

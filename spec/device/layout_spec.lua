@@ -13,7 +13,7 @@ describe("a library of the CUDA backend", function()
   local dir
   before_each(function()
     dir = shell("mktemp -d"):match("%S+")
-    shell("cp %s/libmoth.so %s/moth_lua.so %s", build, build, dir)
+    shell("cp %s/libmoth.so.0 %s/moth_lua.so %s", build, build, dir)
   end)
   after_each(function() shell("rm -rf %s", dir) end)
 

@@ -1,6 +1,7 @@
 /* Functions of tensors that are no ops: from and to tables, properties, raw memory. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -772,4 +773,7 @@ void moth_lua_open_tensor(lua_State *L) {
   lua_setfield(L, -2, "free");
   lua_pushliteral(L, MOTH_VERSION);
   lua_setfield(L, -2, "version_string");
+  lua_pushfstring(L, "libmoth.so.%d",
+                  atoi(MOTH_VERSION)); /* for ffi.load: finds the library that is loaded */
+  lua_setfield(L, -2, "soname");
 }

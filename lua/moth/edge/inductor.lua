@@ -7,6 +7,7 @@
 -- those of moth's kernels. Without `target` the library is for this processor and stands on libmoth.so: the bits of
 -- moth.compile.
 -- docs/deploy.md has an example in C.
+local B = require "moth_lua"
 local export = require "moth.export"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -164,8 +165,8 @@ local function commands(target, library, work, out)
     if not cc then check.fail("[aot_compile] there is no C compiler; MOTH_CC names one") end
     local native = require "moth.kernel.native"
     local folder = library_folder() or "."
-    return ("%s %s -fvisibility=hidden -o %s %s -L%s -Wl,-rpath,%s -lmoth -lm"):format(quoted(cc.path),
-      native.flags(cc, true), quoted(out), quoted(work), quoted(folder), quoted(folder))
+    return ("%s %s -fvisibility=hidden -o %s %s -L%s -Wl,-rpath,%s -l:%s -lm"):format(quoted(cc.path),
+      native.flags(cc, true), quoted(out), quoted(work), quoted(folder), quoted(folder), B.soname)
   end
   local cc = system.getenv("MOTH_CC") or target .. "-gcc"
   return ("%s -std=gnu17 -O2 -ftree-vectorize -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv -fPIC -w \z

@@ -21,7 +21,7 @@ typedef void (*MothKernelRange)(void *ctx, int64_t begin, int64_t end);
 bool moth_parallel_for_launch(int64_t n, int64_t grain, MothKernelRange fn, void *ctx);
 ]]
 ffi.cdef "void moth_kernel(MothKernelSlot *args, int64_t begin, int64_t end);"
-local C = ffi.load("libmoth.so")
+local C = ffi.load(B.soname)
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
 --- Whether kernels check each access to memory, which MOTH_KERNEL_CHECK says.

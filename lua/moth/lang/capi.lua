@@ -17,7 +17,7 @@ local signature = require "moth.utils.signature"
 ffi.cdef(require "moth.cdef")
 
 -- moth_lua.so has loaded it: this is the same library.
-local C = ffi.load("libmoth.so")
+local C = ffi.load(B.soname)
 
 local M = { C = C }
 

@@ -118,8 +118,8 @@ local function plan(o, sources, target)
   local here = quoted(B.library_path())
   local linker = cuda and quoted(find_nvcc()) .. " -shared -cudart shared -Xlinker -rpath," .. here
     or "c++ -shared -Wl,-rpath," .. here
-  commands[#commands + 1] = ("%s -o %s %s -L%s -lmoth %s"):format(linker, quoted(target), table.concat(objects, " "),
-    here, arguments(o, "extra_ldflags"))
+  commands[#commands + 1] = ("%s -o %s %s -L%s -l:%s %s"):format(linker, quoted(target), table.concat(objects, " "),
+    here, B.soname, arguments(o, "extra_ldflags"))
   depends[#depends + 1] = linker .. arguments(o, "extra_ldflags")
   return commands, objects, B.sha256(table.concat(depends, "\0"))
 end

@@ -11,6 +11,7 @@ NVCC     ?= nvcc
 MOTH_ASK  = $(shell $(LUAJIT) -e 'local e = require("moth").cpp_extension io.write(table.concat(e.$(1)(), " "))')
 MOTH_INC := $(patsubst %,-I%,$(call MOTH_ASK,include_paths))
 MOTH_LIB := $(call MOTH_ASK,library_paths)
+MOTH_SO  := $(shell $(LUAJIT) -e 'require "moth" io.write(require("moth_lua").soname)')
 MOTH_OBJ := $(patsubst %,%.o,$(SOURCES))
 MOTH_LD   = $(if $(filter %.cu,$(SOURCES)),$(NVCC) -shared -cudart shared -Xlinker -rpath$(,)$(MOTH_LIB),\
   $(if $(filter %.cc %.cpp,$(SOURCES)),$(CXX),$(CC)) -shared -Wl$(,)-rpath$(,)$(MOTH_LIB))
@@ -18,7 +19,7 @@ MOTH_LD   = $(if $(filter %.cu,$(SOURCES)),$(NVCC) -shared -cudart shared -Xlink
 
 all: $(EXTENSION).so
 $(EXTENSION).so: $(MOTH_OBJ)
-	$(MOTH_LD) -o $@ $^ -L$(MOTH_LIB) -lmoth $(LDFLAGS)
+	$(MOTH_LD) -o $@ $^ -L$(MOTH_LIB) -l:$(MOTH_SO) $(LDFLAGS)
 %.c.o: %.c
 	$(CC) -O2 $(CFLAGS) -fPIC $(MOTH_INC) -c -o $@ $<
 %.cc.o: %.cc

@@ -2,14 +2,14 @@
 local ffi = require "ffi"
 local bit = require "bit"
 local each = require "moth.each"
-require "moth_lua" -- loads the library
+local B = require "moth_lua"
 
 ffi.cdef [[
 typedef struct { int64_t at; int32_t depth, state, failed; } moth_numbers;
 int64_t moth_json_skip_numbers(const char *text, int64_t size, int64_t at, int64_t *count);
 int64_t moth_json_read_numbers(const char *text, int64_t size, moth_numbers *r, double *out, int64_t most);
 char *moth_json_write_numbers(char *out, const double *values, int64_t n, int digits);]]
-local C = ffi.load "libmoth.so"
+local C = ffi.load(B.soname)
 
 -- pause(): called after each OFTEN elements, so that a large tensor does not stop other requests.
 local M = { pause = function() end }

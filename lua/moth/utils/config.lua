@@ -87,7 +87,7 @@ local function config()
   self.moth = { version = moth.version, path = package.searchpath("moth_lua", package.cpath) }
   self.lua = { version = jit.version .. (jit.status() and "" or ", the compiler is off") }
   self.cpu = { version = ("kernels for %s, %d threads"):format(moth.cpu_level(), moth.get_num_threads()) }
-  local lib = ffi.load("libmoth.so")
+  local lib = ffi.load(B.soname)
   local path, core = ffi.string(lib.moth_blas_name()), ffi.string(lib.moth_blas_core())
   local note = ffi.string(lib.moth_blas_note())
   self.blas = path == "none"

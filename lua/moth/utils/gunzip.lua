@@ -1,12 +1,12 @@
 --- Text that was compressed by gzip.
 local ffi = require "ffi"
-require "moth_lua" -- loads the library
+local B = require "moth_lua"
 
 ffi.cdef [[
 int moth_utils_gunzip(const char *bytes, size_t n, size_t most, char **out, size_t *size) __asm__("moth_gunzip");
 void moth_utils_gunzip_free(char *bytes) __asm__("moth_gunzip_free");
 const char *moth_utils_last_error(void) __asm__("moth_last_error");]]
-local C = ffi.load "libmoth.so"
+local C = ffi.load(B.soname)
 local out, size = ffi.new "char *[1]", ffi.new "size_t[1]"
 
 --- The text that was compressed; nil and why: it is no gzip, or larger than `most` bytes, as the third value says.

@@ -46,7 +46,7 @@ local LSTAT = 6 -- of x86-64: the C library's own names differ between versions
 local C
 --- A line of the log under a topic of MOTH_LOGS; `always`: also on stderr where the topic is off.
 function M.log(topic, always, message, ...)
-  C = C or ffi.load("libmoth.so")
+  C = C or ffi.load(B.soname)
   local text = select("#", ...) > 0 and message:format(...) or message
   if C.moth_log_on(topic) then
     C.moth_log_write(topic, "%s", text)
@@ -55,7 +55,7 @@ function M.log(topic, always, message, ...)
   end
 end
 function M.logs(topic)
-  C = C or ffi.load("libmoth.so")
+  C = C or ffi.load(B.soname)
   return C.moth_log_on(topic)
 end
 
