@@ -196,7 +196,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -477,6 +477,21 @@ uninstall:
 	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \
 	  '$(DESTDIR)$(BINDIR)/mothrun' '$(DESTDIR)$(PKGDIR)/moth.pc'
 
+# The source archive of the last commit: the same commit gives the same bytes (names in order, the commit's time, no owner).
+# A rock of this version is added. The name says the commit where it has no tag of the version.
+AT        = git -c tar.umask=0022 archive --format=tar
+TAGGED    = $(shell git tag --points-at HEAD 2>/dev/null | grep -qx 'v$(VERSION)' || git log -1 --format=+g%h --abbrev=8)
+DIST      = moth-$(VERSION)$(TAGGED)
+dist:
+	@git rev-parse -q --verify HEAD^0 >/dev/null 2>&1 || { echo "✗ make dist needs a git checkout with a commit" >&2; exit 1; }
+	@[ -z "$$(git status --porcelain --untracked-files=no)" ] || echo "HINT: what is not committed is not in the archive" >&2
+	@mkdir -p $(B)/dist
+	$(Q)git show HEAD:rocks/moth-scm-1.rockspec | sed 's/^version = "scm-1"/version = "$(VERSION)-1"/; s/moth-scm-1/moth-$(VERSION)-1/' \
+	  >$(B)/dist/moth-$(VERSION)-1.rockspec && chmod 644 $(B)/dist/moth-$(VERSION)-1.rockspec
+	$(Q)$(AT) --prefix=$(DIST)/rocks/ --add-file=$(B)/dist/moth-$(VERSION)-1.rockspec --prefix=$(DIST)/ HEAD \
+	  >$(B)/dist/$(DIST).tar && gzip -n -9 -f $(B)/dist/$(DIST).tar
+	$(call say,TAR,$(B)/dist/$(DIST).tar.gz)
+
 clean:
 	rm -rf build
 
@@ -499,5 +514,6 @@ help:
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make site        the guides and the reference, with a search: build/site/index.html; pictures: those of the guides' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
+	  'make dist        the source archive of the last commit, with a rockspec of its version: build/dist' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

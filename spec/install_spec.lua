@@ -214,6 +214,29 @@ describe("an extension that is built ahead of time #noasan", function()
   end)
 end)
 
+describe("make dist", function()
+  it("writes an archive of the last commit, the same bytes each time, with a rockspec of its version", function()
+    if not select(2, run("git rev-parse HEAD^0")) then return pending("not a git checkout") end
+    local dir = must("mktemp -d"):match("%S+")
+    finally(function() run("rm -rf %s", dir) end)
+    must("make dist B=%s/a && make dist B=%s/b", dir, dir)
+    local archive = must("cd %s/a/dist && ls *.tar.gz", dir):match("%S+")
+    must("cmp %s/a/dist/%s %s/b/dist/%s", dir, archive, dir, archive)
+    local name = archive:gsub("%.tar%.gz$", "")
+    assert.equal(must("git ls-tree -r --name-only HEAD | wc -l"),
+      must("tar tzf %s/a/dist/%s | grep -v '/$' | grep -cv '/rocks/moth-[0-9]'", dir, archive))
+    must("cd %s && tar xzf a/dist/%s", dir, archive)
+    local version = require("moth").version
+    local rockspec = {}
+    local file = ("%s/%s/rocks/moth-%s-1.rockspec"):format(dir, name, version)
+    setfenv(assert(loadfile(file)), rockspec)()
+    assert.equal(version .. "-1", rockspec.version)
+    local text, ok = run("cd %s/%s && GIT_CEILING_DIRECTORIES=%s make dist", dir, name, dir)
+    assert.is_false(ok)
+    assert.matches("make dist needs a git checkout", text, 1, true)
+  end)
+end)
+
 describe("the tree", function()
   it("has nothing at its top but what belongs there #M513", function()
     local listing, ok = run("git ls-files")
