@@ -121,7 +121,7 @@ libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth $(if $(GLOO),$(B
 $(B)/libmoth_gloo.so: src/comm/gloo.cc src/comm/gloo_shim.h $(B)/.flags
 	$(call say,C++,$@)
 	$(Q)$(GLOO) -std=c++17 -O2 -g -fPIC -fvisibility=hidden $(WARN) $(if $(SAN),-fsanitize=$(SAN)) -Isrc -shared \
-	  -Wl,-z,nodelete -Wl,-z,defs -o $@ $< -lgloo -lpthread
+	  -Wl,-z,nodelete -Wl,-z,defs -Wl,-soname,libmoth_gloo.so -o $@ $< -lgloo -lpthread
 
 # libmoth.so is a link, for the linker alone.
 $(B)/libmoth.so: $(B)/$(SONAME) ;
@@ -196,7 +196,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist deb uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -492,6 +492,10 @@ dist:
 	  >$(B)/dist/$(DIST).tar && gzip -n -9 -f $(B)/dist/$(DIST).tar
 	$(call say,TAR,$(B)/dist/$(DIST).tar.gz)
 
+# Debian packages of this tree for this system.
+deb: all
+	+@sh packaging/deb.sh $(B)/deb $(MAKE) B=$(B)
+
 clean:
 	rm -rf build
 
@@ -515,5 +519,6 @@ help:
 	  'make site        the guides and the reference, with a search: build/site/index.html; pictures: those of the guides' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
 	  'make dist        the source archive of the last commit, with a rockspec of its version: build/dist' \
+	  'make deb         Debian packages for this system: build/deb' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

@@ -214,6 +214,42 @@ describe("an extension that is built ahead of time #noasan", function()
   end)
 end)
 
+describe("make deb #noasan", function()
+  if foreign or not run("command -v dpkg-deb && command -v dpkg-shlibdeps"):match("shlibdeps") then
+    pending(foreign and "the build is not in this tree" or "needs dpkg-dev")
+    return
+  end
+
+  it("makes three packages that work from where they are unpacked, and that purge removes whole", function()
+    local dir = must("mktemp -d"):match("%S+")
+    finally(function() run("rm -rf %s %s/deb", dir, build) end)
+    must("DPKG_DEB_COMPRESSOR_TYPE=gzip DPKG_DEB_COMPRESSOR_LEVEL=1 make deb B=%s", build)
+    local arch = must("dpkg --print-architecture"):match("%S+")
+    local version = require("moth").version
+    local packages = {}
+    for _, name in ipairs { "libmoth0", "libmoth-dev", "moth" } do
+      local path = ("%s/deb/%s_%s_%s.deb"):format(build, name, version, arch)
+      must("dpkg-deb -x %s %s/root", path, dir)
+      must("dpkg-deb -e %s %s/%s && cd %s/root && md5sum --quiet -c ../%s/md5sums", path, dir, name, dir, name)
+      packages[#packages + 1] = path
+    end
+    assert.matches("Depends: libmoth0 %(= " .. version .. "%), .*luajit", must("cat %s/moth/control", dir))
+    assert.equal("activate-noawait ldconfig\n", must("cat %s/libmoth0/triggers", dir))
+    local lib = must("cd %s/root && ls -d usr/lib/*", dir):match("%S+")
+    assert.equal(expected, must("cd / && LUA_CPATH='%s/root/%s/lua/5.1/?.so' %s/root/usr/bin/moth -e '%s'", dir, lib,
+      dir, program))
+    if run("id -u") ~= "0\n" then return end
+    local dpkg = ("dpkg --root=%s/system --force-depends --log=/dev/null"):format(dir)
+    must("cd %s && mkdir -p system/var/lib/dpkg/updates system/var/lib/dpkg/info && touch system/var/lib/dpkg/status",
+      dir)
+    must("%s -i %s", dpkg, table.concat(packages, " "))
+    must("test -e %s/system/usr/bin/moth", dir)
+    must("%s --purge moth libmoth-dev libmoth0", dpkg)
+    assert.equal("", run("find %s/system ! -type d ! -path '*/var/lib/dpkg/*'", dir))
+    assert.equal("", run("find %s/system -mindepth 1 -maxdepth 1 ! -name var", dir))
+  end)
+end)
+
 describe("make dist", function()
   it("writes an archive of the last commit, the same bytes each time, with a rockspec of its version", function()
     if not select(2, run("git rev-parse HEAD^0")) then return pending("not a git checkout") end
@@ -249,6 +285,6 @@ describe("the tree", function()
     end
     table.sort(names)
     assert.same({ "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "bench", "docs",
-      "examples", "findings", "kernels", "lua", "rocks", "spec", "src" }, names)
+      "examples", "findings", "kernels", "lua", "packaging", "rocks", "spec", "src" }, names)
   end)
 end)
