@@ -175,7 +175,7 @@ describe("a structured op #slow #noasan", function()
   it("needs a record and two files", function()
     add("norm", record)
     for path, text in pairs(files) do edit(path, text) end
-    built(60)
+    built(80)
     passes "l1_normalize"
     -- The host's side of CUDA, and the kernels of one dtype, as the emulation compiles them.
     must("cd %s && make build/emu/kernels/cuda/l1.cu.o build/emu/gen/cuda/float32_typed.cu.o", dir)
@@ -183,7 +183,7 @@ describe("a structured op #slow #noasan", function()
 
   it("by a simple join needs its record", function()
     add("reduce", joined)
-    built(60)
+    built(80)
     passes "root_mean_square"
     passes "largest_square"
   end)
