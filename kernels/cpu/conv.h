@@ -114,7 +114,7 @@ typedef struct MothConvDots {
  * pixels lie side by side in `image`, too); one of outer and inner is 1. */
 typedef struct MothConvColumns {
   const MothConv *g;
-  const int32_t *taps;
+  const int32_t *taps; /* NULL: all */
   int64_t ntaps, channels, outer, inner;
   int64_t image_stride, channel_stride; /* of `image`, in elements */
   void *image, *columns;

@@ -393,7 +393,7 @@ MOTH_TYPED_REAL void conv_columns(const struct MothConvColumns *p) {
   const MothConv *g = p->g;
   const int64_t n = p->inner, line = g->ow * n, down = g->stride[0] * g->w * n;
   for (int64_t i = 0; i < p->channels * p->ntaps; i++) {
-    const ConvTap a = conv_tap(g, p->taps[i % p->ntaps]);
+    const ConvTap a = conv_tap(g, p->taps ? p->taps[i % p->ntaps] : i % p->ntaps);
     real *o = (real *)p->columns + i * p->row;
     const real *image = (const real *)p->image + i / p->ntaps * p->channel_stride;
     for (int64_t u = 0; u < p->outer; u++, o += g->oh * line, image += p->image_stride) {
@@ -428,7 +428,7 @@ MOTH_TYPED_REAL void conv_images(const struct MothConvColumns *p) {
       real *image = (real *)p->image + c * p->channel_stride + u * p->image_stride;
       memset(image, 0, (size_t)(g->h * g->w * n) * sizeof(real));
       for (int64_t t = 0; t < p->ntaps; t++) {
-        const ConvTap a = conv_tap(g, p->taps[t]);
+        const ConvTap a = conv_tap(g, p->taps ? p->taps[t] : t);
         const real *from = (const real *)p->columns + (c * p->ntaps + t) * p->row;
         from += (u * g->oh + a.lo) * line;
         real *to = image + ((a.y + a.lo * g->stride[0]) * g->w + a.x) * n;
