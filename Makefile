@@ -373,6 +373,8 @@ parity: all
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \
 	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
+	@d=$(B)/parity_families; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/families.py $$d; then \
+	  $(HERE) spec/parity/families.lua $$d; else [ $$? = 3 ]; fi
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py $(B)/parity_ops $(OPS) && \
 	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops_check.py $(B)/parity_ops
 	@$(HERE) spec/parity/leads.lua $(B)/parity_leads.json && python3 spec/parity/leads.py $(B)/parity_leads.json

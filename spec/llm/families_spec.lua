@@ -79,7 +79,7 @@ describe("language models #M444", function()
       f:close()
       assert.error_matches(function() moth.models.load(path) end, why)
     end
-    fails("the activation 'xielu' is not supported; there are silu", { hidden_act = "xielu" })
+    fails("hidden_act = xielu is not supported; there are gelu", { hidden_act = "xielu" })
     fails("rope_scaling 'ntk' is not known; there are linear", { rope_parameters = { rope_type = "ntk" } })
     for why, rope in pairs { ["factor of 'linear' must be a number above 0, got nil"] = { rope_type = "linear" },
       ["factor of 'yarn' must be a number above 0, got %-2"] = { rope_type = "yarn", factor = -2 },

@@ -2,6 +2,7 @@
 -- 3; and their weights by the names that it has.
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local activations = require "moth.models.activations"
 local pretrained = require "moth.models.pretrained"
 
 local M = {}
@@ -43,9 +44,7 @@ local function act_of(config, family, where)
   if family.hidden_act and not config.hidden_activation and (name == "gelu" or name == "silu") then
     return family.hidden_act
   end
-  return pretrained.activations[name] or fail(where, "the activation '%s' is not supported; there are %s",
-    tostring(name),
-    "silu, gelu, gelu_pytorch_tanh and relu")
+  return activations.of(name, where, "config.json: hidden_act")
 end
 
 -- sliding_window and, where layers differ, layer_types.

@@ -9,6 +9,7 @@ local moth = require "moth"
 local nn = require "moth.nn"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local activations = require "moth.models.activations"
 local generate = require "moth.models.generate"
 local pretrained = require "moth.models.pretrained"
 local attention = require "moth.models.attention"
@@ -26,11 +27,6 @@ function OffsetNorm:forward(x)
 end
 
 local function norm_of(c, n) return (c.norm_offset and OffsetNorm or nn.RMSNorm)(n, { eps = c.rms_norm_eps }) end
-
-local activations = {
-  silu = nn.functional.silu, relu = nn.functional.relu, gelu = function(x) return nn.functional.gelu(x) end,
-  gelu_tanh = function(x) return nn.functional.gelu(x, "tanh") end,
-}
 
 local Attention = nn.class("Llama.Attention")
 function Attention:__init(c, i)
@@ -82,9 +78,9 @@ function MLP:__init(c)
   self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
   self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
   self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias)
-  self.act = c.hidden_act
+  self.act = activations.known[c.hidden_act]
 end
-function MLP:forward(x) return self.down_proj(activations[self.act](self.gate_proj(x)) * self.up_proj(x)) end
+function MLP:forward(x) return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x)) end
 
 local Layer = nn.class("Llama.DecoderLayer")
 function Layer:__init(c, i)
@@ -127,7 +123,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
   bool output_bias=true, bool mlp_bias=false, bool rope_interleaved=false, \z
-  number[] rope_factors?, number initializer_range=0.02, 'silu'|'gelu'|'gelu_tanh'|'relu' hidden_act='silu', \z
+  number[] rope_factors?, number initializer_range=0.02, string hidden_act='silu', \z
   bool qk_norm=false, number partial_rotary_factor=1, number local_rope_theta?, \z
   count original_max_position_embeddings?, count sliding_window?, string[] layer_types?, bool norm_offset=false, \z
   bool post_norms=false, number embedding_scale=1, number attention_scale?, number attention_softcap?, \z
@@ -142,6 +138,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
       c.num_attention_heads)
   end
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
+  activations.of(c.hidden_act, "models.Llama")
   rope.check(c)
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)

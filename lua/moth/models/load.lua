@@ -1,4 +1,5 @@
---- moth.models.load: a language model from a folder of Hugging Face's form or a GGUF file.
+--- moth.models.load: a language model or an encoder from a folder of Hugging Face's form, or a language model from a
+-- GGUF file.
 --
 --     local model, tokenizer, info = moth.models.load "folder"     -- config.json, model.safetensors, tokenizer.json
 --     local model = moth.models.load("model.gguf", { dtype = moth.float32 })
@@ -7,7 +8,9 @@
 -- that must be converted (another dtype, GPT-2's transposed ones, quantized blocks) are copies.
 local moth = require "moth"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local encoders = require "moth.models.encoders"
 local families = require "moth.models.families"
 local pretrained = require "moth.models.pretrained"
 local system = require "moth.utils.system"
@@ -66,6 +69,11 @@ local function about(folder, config, tokenizer)
       if t.name == "default" then template = t.template end
     end
   end
+  local labels = config.id2label
+  if type(labels) == "table" then
+    info.labels = {}
+    for id, label in each(labels) do info.labels[(tonumber(id) or -1) + 1] = label end
+  end
   info.chat_template = type(template) == "string" and template or nil
   if tokenizer then
     tokenizer.special_tokens = special_tokens(folder, config, tokenizer, field)
@@ -78,9 +86,11 @@ local function of_folder(folder, ignored)
   local config = pretrained.json(folder .. "/config.json", where)
   local kind = config.model_type
   local class = kind == "gpt2" and "gpt" or families.known[kind or ""] and "llama"
+    or encoders.known[kind or ""] and "bert"
   if not class then
-    check.fail("[%s] %s: %s; there are gpt2, %s", where, folder, kind == nil and "its config.json has no model_type"
-      or ("models of type '%s' are not supported"):format(tostring(kind)), families.names)
+    check.fail("[%s] %s: %s; there are gpt2, %s; encoders: %s", where, folder,
+      kind == nil and "its config.json has no model_type"
+      or ("models of type '%s' are not supported"):format(tostring(kind)), families.names, encoders.names)
   end
   local model = require("moth.models." .. class).from_pretrained(folder, { mapped = true,
     ignore_fields = ignored })
@@ -90,8 +100,9 @@ local function of_folder(folder, ignored)
 end
 
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
--- (the ids that end a text, from 1) and chat_template. dtype converts the weights (left out: the file's), device moves
--- them. ignore_fields: names of fields of config.json that are not known here and may be left out.
+-- (the ids that end a text, from 1), chat_template and labels (of the classes of an encoder's head, from 1). dtype
+-- converts the weights (left out: the file's), device moves them. ignore_fields: names of fields of config.json that
+-- are not known here and may be left out.
 return signature("models.load(path path, *, dtype dtype?, device device?, string[] ignore_fields?)", function(path,
   dtype, device, ignored)
   local model, tokenizer, info

@@ -139,10 +139,6 @@ function M.refuse_unknown(config, where, spec, ignored)
   end
 end
 
---- Activations by Hugging Face's names, under those of models.Llama and models.BERT.
-M.activations = { silu = "silu", swish = "silu", gelu = "gelu", gelu_python = "gelu", gelu_pytorch_tanh = "gelu_tanh",
-  gelu_new = "gelu_tanh", gelu_fast = "gelu_tanh", relu = "relu" }
-
 --- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of
 -- names that a checkpoint may have beside. tied: { name = name of the weight that stands in where it is missing }.
 -- assign: their memory is taken over.

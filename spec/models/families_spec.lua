@@ -1,0 +1,137 @@
+-- Families of language models that moth.models.load takes: what transformers computes with weights made by a formula
+-- (spec/parity/families.py DIR --spec wrote the configs and the numbers).
+local moth = require "moth"
+local cjson = require "cjson"
+
+local f = assert(io.open "spec/models/fixtures/families.json")
+local cases = cjson.decode(f:read "*a")
+f:close()
+local names = {}
+for name in pairs(cases) do names[#names + 1] = name end
+table.sort(names)
+
+local function made(name, shape)
+  local at, n, list = 17, 1, {}
+  for i = 1, #name do at = (at * 31 + name:byte(i)) % 65537 end
+  for _, size in ipairs(shape) do n = n * size end
+  local is_norm = #shape == 1 and not name:find "bias$"
+  for k = 0, n - 1 do
+    local x = (k * 7919 + at) ^ 2 % 65537 / 65537 - 0.5
+    list[k + 1] = is_norm and 1 + 0.6 * x or x
+  end
+  return moth.tensor(list):view(shape)
+end
+
+local path
+local function folder(config, sd)
+  if not path then
+    path = os.tmpname()
+    os.remove(path)
+    os.execute("mkdir " .. path)
+  end
+  local out = assert(io.open(path .. "/config.json", "w"))
+  out:write(cjson.encode(config))
+  out:close()
+  if sd then moth.save_safetensors(sd, path .. "/model.safetensors") end
+  return path
+end
+local function weights(case)
+  local sd = {}
+  for name, sizes, count in (case.shapes .. " "):gmatch "(%S+)=([%dx]+)%*?(%d*) " do
+    local shape = {}
+    for size in sizes:gmatch "%d+" do shape[#shape + 1] = tonumber(size) end
+    for layer = 0, (tonumber(count) or 1) - 1 do
+      local own = name:gsub("#", layer)
+      sd[own] = made(own, shape)
+    end
+  end
+  return sd
+end
+local function ints(rows, more) return moth.tensor(rows, { dtype = moth.int64 }) + (more or 0) end
+local function results(case, model)
+  local o = case.mask and { attention_mask = ints(case.mask), token_type_ids = case.types and ints(case.types, 1) }
+  return moth.no_grad(function() return { model(ints(case.ids, 1), o or nil) } end)
+end
+
+describe("families of language models #quick", function()
+  teardown(function() os.execute("rm -r " .. path) end)
+
+  for _, name in ipairs(names) do
+    it("are transformers' to 1e-4: " .. name, function()
+      local case = cases[name]
+      local model, _, info = moth.models.load(folder(case.config, weights(case)))
+      local out = results(case, model)
+      assert.equal(#case.out, #out)
+      for i, want in ipairs(case.out) do
+        assert.equal("[" .. table.concat(want.shape, ", ") .. "]", tostring(out[i]:size()))
+        local flat = out[i]:reshape(-1)
+        assert.is_close(moth.tensor(want.tail), flat:narrow(1, flat:size(1) - 5, 6), { rtol = 0, atol = 1e-4 })
+      end
+      for r, want in ipairs(case.greedy or {}) do
+        local prompt = ints({ case.ids[r] }, 1)
+        assert.same(want, (model:generate(prompt, #want - #case.ids[r], { do_sample = false }) - 1):view(-1):totable())
+      end
+      if name:find "ForSequence" then assert.same({ "LABEL_0", "LABEL_1", "LABEL_2" }, info.labels) end
+    end)
+  end
+end)
+
+describe("encoders #quick", function()
+  local bert = cases["bert ForSequenceClassification"]
+  local function with(case, change)
+    local config = {}
+    for key, v in pairs(case.config) do config[key] = v end
+    for key, v in pairs(change) do config[key] = v end
+    return config
+  end
+  local load = moth.models.BERT.from_pretrained
+  teardown(function() os.execute("rm -r " .. path) end)
+
+  it("are taken without their heads where that is wanted, and may have what is left of training", function()
+    path = nil
+    local sd = weights(bert)
+    local hidden = load(folder(bert.config, sd), { encoder_only = true })(ints(bert.ids, 1))
+    sd["cls.seq_relationship.weight"] = moth.ones(2, 16)
+    for name, t in pairs(weights(cases["bert ForMaskedLM"])) do
+      if name:find "^cls" then sd[name] = t end
+    end
+    sd["classifier.weight"], sd["classifier.bias"] = nil, nil
+    local model = load(folder(cases["bert ForMaskedLM"].config, sd))
+    assert.equal("[2, 9, 40]", tostring(model(ints(bert.ids, 1)):size()))
+    assert.is_true(hidden:equal((load(path, { encoder_only = true })(ints(bert.ids, 1)))))
+    -- RoBERTa's head has a layer where BERT has its pooler: without the head there is none.
+    local roberta = cases["roberta ForSequenceClassification"]
+    assert.equal(1, select("#", load(folder(roberta.config, weights(roberta)), { encoder_only = true })(ints(
+      roberta.ids, 1))))
+    sd = weights(roberta)
+    local want = load(path)(ints(roberta.ids, 1))
+    sd["roberta.pooler.dense.weight"], sd["roberta.pooler.dense.bias"] = moth.ones(16, 16), moth.ones(16)
+    assert.is_true(want:equal(load(folder(roberta.config, sd))(ints(roberta.ids, 1))))
+  end)
+
+  it("refuse by name other heads, activations and fields", function()
+    path = nil
+    folder(bert.config, weights(bert))
+    for why, change in pairs {
+      ["architectures = BertForMultipleChoice is not supported; there are .* encoder_only = true"] =
+        { architectures = { "BertForMultipleChoice" } },
+      ["architectures = BertForPreTraining is not supported"] = { architectures = { "BertForPreTraining" } },
+      ["hidden_act = xielu is not supported; there are gelu, gelu_10"] = { hidden_act = "xielu" },
+      ["a weight of a head, classifier%.%l+, and the architectures"] = { architectures = { "BertModel" } },
+      ["missing .*predictions.bias"] = { architectures = { "BertForMaskedLM" } },
+      ["embedding_size = 4 is not supported"] = { embedding_size = 4 },
+      ["position_embedding_type = relative_key is not supported"] = { position_embedding_type = "relative_key" },
+      ["model_type = deberta is not supported; there are albert, bert"] = { model_type = "deberta" } } do
+      folder(with(bert, change))
+      assert.error_matches(function() load(path) end, why)
+    end
+    local distil = cases["distilbert Model"]
+    local model = load(folder(distil.config, weights(distil)))
+    assert.error_matches(function() model(ints(distil.ids, 1), nil, ints(bert.types, 1)) end,
+      "token_type_ids are given to a model without types")
+    local roberta = cases["roberta Model"]
+    model = load(folder(roberta.config, weights(roberta)))
+    assert.error_matches(function() model(moth.ones({ 1, 39 }, { dtype = moth.int64 })) end,
+      "39 tokens are more than max_position_embeddings less those up to padding_id, 38")
+  end)
+end)

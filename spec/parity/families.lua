@@ -1,0 +1,61 @@
+-- Families of language models with the weights of transformers, made there at random: logits and greedy ids.
+-- Usage: python3 spec/parity/families.py DIR; luajit spec/parity/families.lua DIR [PART OF A NAME]
+local moth = require "moth"
+local cjson = require "cjson"
+local dir, part = arg[1], arg[2] or ""
+local f = assert(io.open(dir .. "/cases.json"))
+local cases = cjson.decode(f:read "*a")
+f:close()
+
+local LIMIT = 1e-4
+local failed, names = 0, {}
+for name in pairs(cases) do
+  if name:find(part, 1, true) then names[#names + 1] = name end
+end
+table.sort(names)
+
+local function ints(rows, more) return moth.tensor(rows, { dtype = moth.int64 }) + (more or 0) end
+local function same(got, want)
+  local w = moth.tensor(want.data):view(want.shape)
+  if tostring(got:size()) ~= tostring(w:size()) then
+    return ("the shape is %s, should be %s"):format(tostring(got:size()), tostring(w:size()))
+  end
+  local by = (got - w):abs():max():item()
+  if by > LIMIT or by ~= by then return ("differs by %g"):format(by) end
+end
+
+local function compare(case)
+  local model = moth.models.load(case.folder)
+  return moth.no_grad(function()
+    local ids = ints(case.ids, 1)
+    local out
+    if case.mask then -- an encoder
+      local types = case.types and ints(case.types, 1) or nil
+      out = { model(ids, { attention_mask = ints(case.mask), token_type_ids = types }) }
+    else
+      out = { model(ids) }
+    end
+    if #out ~= #case.out then return ("%d results, should be %d"):format(#out, #case.out) end
+    for i, want in ipairs(case.out) do
+      local why = same(out[i], want)
+      if why then return why end
+    end
+    for r, want in ipairs(case.greedy or {}) do
+      local prompt = ids:narrow(1, r, 1)
+      local got = model:generate(prompt, #want - prompt:size(2), { do_sample = false }):view(-1)
+      for i, id in ipairs(want) do
+        if got[i]:item() ~= id + 1 then return ("greedy id %d is %d, should be %d"):format(i, got[i]:item(), id + 1) end
+      end
+    end
+  end)
+end
+
+for _, name in ipairs(names) do
+  local ok, why = pcall(compare, cases[name])
+  if why then
+    failed = failed + 1
+    print(("%s: %s%s"):format(name, ok and "" or "error: ", tostring(why)))
+  end
+end
+print(("families: %d of %d differ"):format(failed, #names))
+if failed > 0 then error("there are differences", 0) end
