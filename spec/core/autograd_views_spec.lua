@@ -2,6 +2,7 @@
 local moth = require "moth"
 local testing = require "moth.utils.testing"
 local gradcheck = moth.autograd.gradcheck
+local F = moth.nn.functional
 
 local function leaf(v) return moth.tensor(v, { dtype = moth.float64, requires_grad = true }) end
 
@@ -41,6 +42,36 @@ describe("autograd", function()
       end, function(x, v)
         return moth.stack({ x:select(2, 1), v, x:select(2, 3) }, 2)
       end, { { 1, 2, 3 }, { 4, 5, 6 } }, { 7, 8 })
+    end)
+
+    it("a slice of a tensor without a gradient is overwritten, of any strides", function()
+      local bases = {
+        function() return moth.ones(4, 5, { dtype = moth.float64 }) end,
+        function() return moth.ones(5, 4, { dtype = moth.float64 }):t() end,
+        function() return moth.ones(4, 10, { dtype = moth.float64 })[{ {}, { 1, 10, 2 } }] end,
+      }
+      for _, base in ipairs(bases) do
+        same(function(v)
+          local y = base()
+          y:narrow(1, 2, 2):narrow(2, 3, 2):copy_(v)
+          return y
+        end, function(v) return F.pad(v, { 2, 1, 1, 1 }, "constant", 1) end, { { 1, 2 }, { 3, 4 } })
+        same(function(v)
+          local y = base()
+          y:narrow(1, 2, 2):mul_(v)
+          y:select(2, 1):fill_(0)
+          return y
+        end, function(v)
+          local row = moth.tensor { { 0, 1, 1, 1, 1 } }
+          return moth.cat { row, moth.cat({ v:narrow(2, 1, 1) * 0, v:narrow(2, 2, 4) }, 2), row }
+        end, { { 1, 2, 3, 4, 5 }, { 6, 7, 8, 9, 10 } })
+      end
+      local v, y = leaf { 3 }, moth.ones(3, { dtype = moth.float64 })
+      y:narrow(1, 2, 1):copy_(v)
+      local g = moth.tensor({ 5, 6, 7 }, { dtype = moth.float64 })
+      y:backward(g)
+      v.grad:zero_() -- memory of its own
+      assert.same({ 5, 6, 7 }, g:totable())
     end)
 
     it("a slice of a non-leaf is multiplied in place", function()

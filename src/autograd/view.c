@@ -81,6 +81,13 @@ static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t ne
                      "Trying to backward through the graph a second time: %s has freed "
                      "what it saved. Call the first backward with {retain_graph = true}",
                      s->fn->name);
+  if (!(need >> s->input & 1) && s->extent == 0 && grads[0]->contiguous) {
+    /* nothing was recorded of the base before: of its gradient only the written part is asked for */
+    MOTH_GO(slice_of(s, grads[0], &part));
+    MOTH_GO(moth_clone(part, &dense));
+    status = s->fn->backward(s->fn, &dense, need, out);
+    goto done;
+  }
   MOTH_GO(copy_of_gradient(s, grads[0], &whole));
   MOTH_GO(slice_of(s, whole, &part));
   MOTH_GO(moth_clone(part, &dense));
