@@ -1,10 +1,12 @@
 /* index_select, index_add and index_copy: whole slices along one dimension, of row-major tensors seen
  * as outer x n x inner. In index_add and index_copy threads share the columns, and each goes through the index
- * in order. */
+ * in order. An index that mostly counts up (pad, roll, sorted batches) is taken in runs: slices that lie side by side. */
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/common/scatter.h"
+#include "kernels/cpu/rearrange.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
@@ -14,9 +16,53 @@ typedef struct Slices {
   int64_t n, count, inner; /* size of the dimension, number of indices, elements of a slice */
   int64_t block, blocks;   /* columns of a task, tasks of a slice */
   const int64_t *index;
+  int64_t *run, runs; /* NULL, or where each run of the index begins, and `count` behind them */
   char *dst;
   const char *src;
 } Slices;
+
+/* Finds the runs, if they are at least LONG slices on average; without memory for them there are none. */
+static void find_runs(Slices *s) {
+  enum { LONG = 4 };
+  int64_t runs = s->count > 0, at = 0;
+  for (int64_t i = 1; i < s->count; i++)
+    runs += s->index[i] != s->index[i - 1] + 1;
+  if (runs == 0 || s->count / runs < LONG)
+    return;
+  s->run = moth_alloc((size_t)(runs + 1) * sizeof *s->run);
+  if (!s->run)
+    return;
+  s->run[at++] = 0;
+  for (int64_t i = 1; i < s->count; i++)
+    if (s->index[i] != s->index[i - 1] + 1)
+      s->run[at++] = i;
+  s->run[at] = s->count;
+  s->runs = runs;
+}
+
+static void drop_runs(Slices *s) {
+  if (s->run)
+    moth_free(s->run, (size_t)(s->runs + 1) * sizeof *s->run);
+}
+
+/* m slices from the j-th of the index, of one outer. */
+static void select_runs(const Slices *s, char *d, const char *a, int64_t j, int64_t m) {
+  const int64_t bytes = s->inner * s->itemsize, end = j + m;
+  int64_t low = 0, high = s->runs;
+  while (high - low > 1) { /* the run that holds j */
+    int64_t mid = low + (high - low) / 2;
+    if (s->run[mid] <= j)
+      low = mid;
+    else
+      high = mid;
+  }
+  for (int64_t r = low; j < end; r++) {
+    int64_t to = moth_min64(s->run[r + 1], end);
+    moth_copy_row(d, a + s->index[j] * bytes, (to - j) * bytes);
+    d += (to - j) * bytes;
+    j = to;
+  }
+}
 
 /* Slices of one element have a loop of their own: a call of memcpy costs more than the copy. */
 #define SELECT(T)                                                                                  \
@@ -33,10 +79,12 @@ static void select_range(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end;) {
     int64_t o = i / s->count, j = i % s->count, m = moth_min64(s->count - j, end - i);
     const int64_t *index = s->index + j;
-    if (s->inner > 1) {
-      const char *a = s->src + o * s->n * bytes;
+    const char *rows = s->src + o * s->n * bytes;
+    if (s->run) {
+      select_runs(s, s->dst + i * bytes, rows, j, m);
+    } else if (s->inner > 1) {
       for (int64_t k = 0; k < m; k++)
-        memcpy(s->dst + (i + k) * bytes, a + index[k] * bytes, (size_t)bytes);
+        moth_copy_row(s->dst + (i + k) * bytes, rows + index[k] * bytes, bytes);
     } else if (s->itemsize == 1) {
       SELECT(uint8_t);
     } else if (s->itemsize == 2) {
@@ -67,7 +115,9 @@ MothStatus moth_cpu_index_select(MothCall *c) {
                 .index = positions,
                 .dst = out->data,
                 .src = in->data};
+    find_runs(&s);
     moth_parallel_for(p.outer * s.count, moth_cpu_grain(s.inner), select_range, &s);
+    drop_runs(&s);
   }
   if (status == MOTH_OK)
     moth_tensor_release(in);
@@ -77,7 +127,19 @@ MothStatus moth_cpu_index_select(MothCall *c) {
 
 static void add_range(void *ctx, int64_t begin, int64_t end) {
   const Slices *s = ctx;
-  for (int64_t i = begin; i < end; i++) {
+  const int64_t first = 0;
+  for (int64_t r = 0; s->run && r < (end - begin) * s->runs; r++) {
+    int64_t o = begin + r / s->runs, j = s->run[r % s->runs], at = s->index[j];
+    int64_t width = (s->run[r % s->runs + 1] - j) * s->inner;
+    MothScatter q = {.out = s->dst + (o * s->n + at) * s->inner * s->itemsize,
+                     .src = s->src + (o * s->count + j) * s->inner * s->itemsize,
+                     .positions = 1,
+                     .inner = width,
+                     .index = &first,
+                     .cols = width};
+    s->k->scatter_add_rows(&q);
+  }
+  for (int64_t i = begin; i < end && !s->run; i++) {
     int64_t o = i / s->blocks, from = i % s->blocks * s->block;
     MothScatter q = {.out = s->dst + (o * s->n * s->inner + from) * s->itemsize,
                      .src = s->src + (o * s->count * s->inner + from) * s->itemsize,
@@ -117,7 +179,10 @@ static void put_slices(MothTensor *out, const MothTensor *in, int dim, const int
   if (in->numel == 0)
     return;
   s.blocks = (s.inner + s.block - 1) / s.block;
+  if (range == add_range && s.blocks == 1)
+    find_runs(&s);
   moth_parallel_for(p.outer * s.blocks, moth_cpu_grain(s.count * s.block), range, &s);
+  drop_runs(&s);
 }
 
 static MothStatus put_run(MothCall *c, bool add) {

@@ -10,20 +10,38 @@
 #include "ops/view.h"
 #include "unpack/sort.h"
 
+/* Writes from, from + step, … to `length` places of the vector x from `at` on. */
+static MothStatus count_into(MothTensor *x, int64_t at, int64_t length, int64_t from,
+                             int64_t step) {
+  MothTensor *part, *numbers = NULL;
+  MothStatus s;
+  MOTH_TRY(moth_narrow(x, 0, at, length, &part));
+  if (step == 0)
+    return then(moth_fill_(part, moth_v_int(from)), part);
+  s = moth_arange(moth_v_int(from), moth_v_int(from + step * length), moth_v_int(step),
+                  moth_v_dtype(MOTH_INT64), moth_v_device(x->device), &numbers);
+  if (s == MOTH_OK)
+    s = then(moth_copy_(part, numbers, false), numbers);
+  return then(s, part);
+}
+
 /* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
 static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, MothDevice device,
                           MothTensor **out) {
-  MothTensor *i, *a, *b;
+  MothTensor *i;
+  const bool mirrored = mode == MOTH_MODE_REFLECT, around = mode == MOTH_MODE_CIRCULAR;
+  const int64_t step = mirrored ? -1 : around, all = n + before + after;
+  const int64_t head = before < 0 ? 0 : before < all ? before : all;
+  const int64_t tail = after < 0 ? 0 : after < all ? after : all;
   MOTH_TRY(moth_arange(moth_v_int(-before), moth_v_int(n + after), moth_v_int(1),
                        moth_v_dtype(MOTH_INT64), moth_v_device(device), &i));
-  if (mode == MOTH_MODE_REPLICATE)
-    return then(moth_clamp(i, moth_v_int(0), moth_v_int(n - 1), out), i);
-  if (mode == MOTH_MODE_CIRCULAR)
-    return then(moth_remainder(moth_v_tensor(i), moth_v_int(n), out), i);
-  MOTH_TRY(then(moth_abs(i, &a), i)); /* n - 1 - |n - 1 - |i|| */
-  MOTH_TRY(then(moth_sub(moth_v_int(n - 1), moth_v_tensor(a), moth_v_int(1), &b), a));
-  MOTH_TRY(then(moth_abs(b, &a), b));
-  return then(moth_sub(moth_v_int(n - 1), moth_v_tensor(a), moth_v_int(1), out), a);
+  MothStatus s = count_into(i, 0, head, mirrored ? before : around ? n - before : 0, step);
+  if (s == MOTH_OK)
+    s = count_into(i, all - tail, tail, mirrored ? n - 2 : around ? 0 : n - 1, step);
+  if (s != MOTH_OK)
+    return then(s, i);
+  *out = i;
+  return MOTH_OK;
 }
 
 static MothStatus constant(MothTensor *x, int n, const int64_t *pad, MothValue value,

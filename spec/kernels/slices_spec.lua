@@ -1,0 +1,135 @@
+-- Slices by an index (kernels/cpu/index.c) that counts up in runs, or not, beside the same made slice by slice; and
+-- pad, which is made of such indices, beside its formula.
+local moth = require "moth"
+local F = moth.nn.functional
+
+local dtypes = { "uint8", "int16", "float32", "float64", "int64", "bool", "bfloat16" }
+local function numbers(n, dtype) return (moth.arange(0, n) % 101 - 3):abs():to(moth[dtype]) end
+local function positions(list) return moth.tensor(list, { dtype = moth.int64 }) end
+
+-- Indices into 40 slices: all of one run, runs with edges that turn back, runs that repeat, none, of nothing.
+local function indices()
+  local whole, mirrored, again, scattered = {}, {}, {}, {}
+  for i = 1, 40 do whole[i] = i end
+  for i = 4, 2, -1 do mirrored[#mirrored + 1] = i end
+  for i = 1, 40 do mirrored[#mirrored + 1] = i end
+  for i = 39, 35, -1 do mirrored[#mirrored + 1] = i end
+  for _ = 1, 3 do for i = 11, 30 do again[#again + 1] = i end end
+  for i = 1, 57 do scattered[i] = (i * 17) % 40 + 1 end
+  return { whole, mirrored, again, scattered, { 40 }, {} }
+end
+
+describe("slices by an index #quick", function()
+  local threads = moth.get_num_threads()
+  after_each(function() moth.set_num_threads(threads) end)
+
+  it("are selected, in each dtype and number of threads", function()
+    for n = 1, 2 do
+      moth.set_num_threads(n)
+      for _, dtype in ipairs(dtypes) do
+        for _, sizes in ipairs { { 1, 1 }, { 3, 1 }, { 2, 5 }, { 1, 300 } } do
+          local x = numbers(sizes[1] * 40 * sizes[2], dtype):view(sizes[1], 40, sizes[2])
+          for _, list in ipairs(indices()) do
+            local y = x:index_select(2, positions(list))
+            assert.same({ sizes[1], #list, sizes[2] }, { y:size(1), y:size(2), y:size(3) })
+            for j, at in ipairs(list) do assert.is_true(moth.equal(y:select(2, j), x:select(2, at)), dtype) end
+          end
+        end
+      end
+    end
+  end)
+
+  it("of many elements, by two threads as by one", function()
+    local x = moth.randn(3, 100001)
+    local index = moth.cat({ moth.arange(500, 1, -1), moth.arange(1, 100002), moth.arange(100001, 99000, -1) })
+    local g = moth.randn(3, index:size(1))
+    local function both()
+      return x:index_select(2, index), moth.zeros(3, 100001):index_add(2, index, g)
+    end
+    moth.set_num_threads(1)
+    local selected, added = both()
+    moth.set_num_threads(2)
+    local selected_2, added_2 = both()
+    assert.is_true(moth.equal(selected, selected_2))
+    assert.is_true(moth.equal(added, added_2))
+    assert.is_true(moth.equal(selected, x:gather(2, index:unsqueeze(1):expand(3, -1))))
+  end)
+
+  it("are added in the order of the index", function()
+    for _, dtype in ipairs { "float32", "float64", "int32", "uint8", "float16", "bool" } do
+      for _, sizes in ipairs { { 1, 1 }, { 3, 1 }, { 2, 5 }, { 2, 300 } } do
+        for _, list in ipairs(indices()) do
+          local x = numbers(sizes[1] * 40 * sizes[2], dtype):view(sizes[1], 40, sizes[2])
+          local g = numbers(sizes[1] * #list * sizes[2], dtype):view(sizes[1], #list, sizes[2])
+          local wide = dtype == "float16" and moth.float32 or x:dtype()
+          local want = x:to(wide, { copy = true })
+          for j, at in ipairs(list) do want:select(2, at):add_(g:select(2, j):to(wide)) end
+          assert.is_true(moth.equal(want:to(x:dtype()), x:index_add(2, positions(list), g)), dtype)
+        end
+      end
+    end
+  end)
+end)
+
+describe("pad #quick", function()
+  local function source(mode, p, n)
+    if mode == "replicate" then return math.max(0, math.min(p, n - 1)) end
+    if mode == "circular" then return p % n end
+    return n - 1 - math.abs(n - 1 - math.abs(p))
+  end
+  -- x (two dimensions), padded element by element
+  local function padded(x, pad, mode)
+    local rows, columns = {}, {}
+    for k, list in ipairs { columns, rows } do
+      local n, before, after = x:size(3 - k), pad[2 * k - 1] or 0, pad[2 * k] or 0
+      local cut, left = math.max(-before, 0), n - math.max(-before, 0) - math.max(-after, 0)
+      local grown_before, grown_after = math.max(before, 0), math.max(after, 0)
+      for p = -grown_before, left + grown_after - 1 do list[#list + 1] = source(mode, p, left) + cut + 1 end
+    end
+    local out = {}
+    for i, r in ipairs(rows) do
+      out[i] = {}
+      for j, c in ipairs(columns) do out[i][j] = x[{ r, c }]:item() end
+    end
+    return out
+  end
+
+  it("by its formula, of odd sizes and strides, growing and cutting, in each dtype", function()
+    local inputs = { numbers(63, "float32"):view(7, 9), numbers(63, "float32"):view(9, 7):t(),
+      numbers(126, "float32"):view(7, 18)[{ {}, { 1, 18, 2 } }] }
+    for _, dtype in ipairs(dtypes) do inputs[#inputs + 1] = numbers(63, dtype):view(7, 9) end
+    for _, x in ipairs(inputs) do
+      for _, mode in ipairs { "reflect", "replicate", "circular" } do
+        for _, pad in ipairs { { 3, 2 }, { 0, 0, 1, 6 }, { 8, 8, 6, 6 }, { 2, 0, 0, 3 }, { -2, 3, 1, -4 }, { 0, 0 } } do
+          assert.same(padded(x, pad, mode), F.pad(x, pad, mode):totable(), mode)
+        end
+      end
+    end
+    local x = moth.randn(2, 3)
+    assert.same(padded(x, { 5, 7, 3, 4 }, "replicate"), F.pad(x, { 5, 7, 3, 4 }, "replicate"):totable())
+    assert.same({ 0, 7 }, { F.pad(moth.zeros(0, 4), { 1, 2 }, "reflect"):size(1),
+      F.pad(moth.zeros(0, 4), { 1, 2 }, "reflect"):size(2) })
+    assert.is_true(moth.equal(F.pad(moth.tensor { 1, 0 / 0, 3 }, { 1, 1 }, "reflect"):isnan():sum(), moth.tensor(3)))
+  end)
+
+  it("adds up in its derivative what came from one element", function()
+    for _, mode in ipairs { "constant", "reflect", "replicate", "circular" } do
+      local x = moth.randn(5, 6, { requires_grad = true })
+      local pad = { 4, 5, -1, 3 }
+      local y = F.pad(x, pad, mode)
+      local g = moth.randn_like(y)
+      local got = moth.autograd.grad(y, { x }, g)
+      got = type(got) == "table" and got[1] or got
+      local want = moth.zeros(5, 6)
+      local place = moth.arange(1, 31):view(5, 6):float()
+      local at = mode == "constant" and F.pad(place, pad) or F.pad(place, pad, mode)
+      for i = 1, y:size(1) do
+        for j = 1, y:size(2) do
+          local k = at[{ i, j }]:item()
+          if k > 0 then want:view(-1):narrow(1, k, 1):add_(g[{ i, j }]:item()) end
+        end
+      end
+      assert.is_true(moth.allclose(want, got, 1e-5, 1e-5), mode)
+    end
+  end)
+end)
