@@ -603,10 +603,9 @@ static MothStatus read_calls(Reader *r, const MothDType *dtypes,
   MOTH_TRY(count_values(r, &m->nvalues));
   m->calls = take(r, m->ncalls, sizeof *m->calls);
   m->values = take(r, m->nvalues, sizeof *m->values);
-  m->order = take(r, m->nvalues, sizeof *m->order);
-  m->placed = take(r, m->nvalues, sizeof *m->placed);
+  m->order = take(r, 2 * (size_t)m->nvalues, sizeof *m->order);
   r->until = take(r, m->nvalues, sizeof *r->until);
-  if (!m->calls || !m->values || !m->order || !m->placed || !r->until)
+  if (!m->calls || !m->values || !m->order || !r->until)
     return MOTH_ERR_MEMORY;
   for (uint32_t i = 0; i < m->ninputs; i++) {
     make_value(m, i, MOTH_EDGE_INPUT);

@@ -7,6 +7,7 @@
 #include "dispatch/dispatch.h"
 #include "edge/fused.h"
 #include "edge/moth_edge.h"
+#include "graph/arena.h"
 #include "io/safetensors.h"
 
 enum {
@@ -16,7 +17,7 @@ enum {
   MOTH_EDGE_MOST_FACTORS = 8,
   MOTH_EDGE_MOST_NESTED = 3, /* formulas in formulas */
   MOTH_EDGE_MOST_DEPTH = 32, /* of blocks in blocks */
-  MOTH_EDGE_ALIGN = 64
+  MOTH_EDGE_ALIGN = MOTH_ARENA_ALIGN
 };
 
 typedef enum MothEdgeOf {
@@ -73,9 +74,9 @@ typedef struct MothEdgeValue {
   uint32_t root;          /* whose memory it lies in: itself, or of an alias another value */
   uint32_t
       buffer; /* of a root that was made: the root whose place in the arena it has; itself, or one that died */
-  int32_t output;      /* of a root: the output whose memory it lies in; -1: none */
-  int32_t first, last; /* calls that make it and use it last; -1: an input */
-  int64_t bytes, at;   /* of a root; at: in the arena */
+  int32_t output; /* of a root: the output whose memory it lies in; -1: none */
+  MothArenaBuffer
+      life; /* of a root: the calls that make it and use it last, and its place in the arena */
 } MothEdgeValue;
 
 typedef enum MothEdgeArgKind {
@@ -142,9 +143,9 @@ struct MothModel {
   MothEdgeCall *calls;
   uint32_t ndims, ninputs, noutputs, nstate, nvalues, ncalls;
   int64_t now[MOTH_EDGE_MOST_DIMS];
-  bool planned, measured;   /* for `now` */
-  size_t arena, scratch;    /* bytes: of buffers; of what kernels allocate */
-  uint32_t *order, *placed; /* of buffers, while they are placed: roots */
+  bool planned, measured;  /* for `now` */
+  size_t arena, scratch;   /* bytes: of buffers; of what kernels allocate */
+  MothArenaBuffer **order; /* of buffers, while they are placed: two lists */
   MothKeeping keeper;
 };
 

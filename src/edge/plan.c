@@ -1,6 +1,6 @@
 /* Sizes and places of a model's values for given dims. Each call's arguments are checked and made canonical, its shape rule
  * says what it gives, as in the dispatcher: a file says no sizes but those of inputs. Values that are never alive at the same
- * time share bytes of the arena, as in a plan (graph/plan_memory.c); outputs are computed into the caller's memory. */
+ * time share bytes of the arena, as in a plan (graph/arena.c); outputs are computed into the caller's memory. */
 #include <math.h>
 #include <string.h>
 
@@ -85,8 +85,7 @@ static MothStatus set_whole(MothModel *m, uint32_t id, MothDType dtype, int ndim
   t->contiguous = true;
   t->offset = 0;
   t->keys = MOTH_KEY_CPU;
-  v->bytes = t->numel * moth_itemsize(t);
-  v->storage.nbytes = (size_t)v->bytes;
+  v->storage.nbytes = (size_t)(t->numel * moth_itemsize(t));
   v->root = v->buffer = id;
   v->output = -1;
   return MOTH_OK;
@@ -108,7 +107,7 @@ static MothStatus set_view(MothModel *m, uint32_t id, uint32_t of, const MothMet
   }
   int64_t end;
   if (t->numel && (low < 0 || __builtin_add_overflow(high, 1, &end) ||
-                   __builtin_mul_overflow(end, size, &end) || end > root->bytes))
+                   __builtin_mul_overflow(end, size, &end) || (size_t)end > root->storage.nbytes))
     return moth_fail(MOTH_ERR_VALUE, "[edge] a view reaches out of its tensor's memory");
   t->dtype = meta->dtype;
   t->ndim = meta->ndim;
@@ -265,8 +264,8 @@ static MothStatus plan_call(MothModel *m, MothEdgeCall *c) {
 
 /* --- lives ---------------------------------------------------------------------------------------------- */
 
-static void use(MothModel *m, uint32_t id, int32_t call) {
-  MothEdgeValue *root = &m->values[m->values[id].root];
+static void use(MothModel *m, uint32_t id, uint32_t call) {
+  MothArenaBuffer *root = &m->values[m->values[id].root].life;
   if (root->last < call)
     root->last = call;
 }
@@ -276,9 +275,9 @@ static void use_args(MothModel *m, uint32_t call) {
   for (uint32_t i = 0; i < c->nargs; i++) {
     const MothEdgeArg *a = &c->args[i];
     if (a->kind == MOTH_ARG_VALUE)
-      use(m, a->value, (int32_t)call);
+      use(m, a->value, call);
     for (uint32_t k = 0; a->kind == MOTH_ARG_VALUES && k < a->n; k++)
-      use(m, a->values[k], (int32_t)call);
+      use(m, a->values[k], call);
   }
 }
 
@@ -286,32 +285,32 @@ static void use_args(MothModel *m, uint32_t call) {
 static void extend_lives(MothModel *m) {
   for (uint32_t i = 0; i < m->ncalls; i++) {
     const MothEdgeCall *c = &m->calls[i];
-    int32_t begin = (int32_t)i, end = (int32_t)(i + 1 + c->blocks[0] + c->blocks[1]);
+    uint32_t end = i + 1 + c->blocks[0] + c->blocks[1];
     for (uint32_t k = 0; c->control == MOTH_CONTROL_WHILE && k < m->nvalues; k++) {
-      MothEdgeValue *v = &m->values[k];
-      if (v->first < begin && v->last >= begin && v->last < end)
+      MothArenaBuffer *v = &m->values[k].life;
+      if (v->first < i && v->last >= i && v->last < end)
         v->last = end;
     }
   }
 }
 
+/* Of values that calls make; those of others say nothing. */
 static void find_lives(MothModel *m) {
-  for (uint32_t i = 0; i < m->nvalues; i++)
-    m->values[i].first = m->values[i].last = -1;
   for (uint32_t i = 0; i < m->ncalls; i++) {
     const MothEdgeCall *c = &m->calls[i];
     for (uint32_t k = 0; k < c->nresults; k++) {
       MothEdgeValue *v = &m->values[c->result + k];
-      v->first = v->last = (int32_t)i;
+      int64_t bytes = moth_arena_bytes((int64_t)v->storage.nbytes);
+      v->life = (MothArenaBuffer){.bytes = bytes, .first = i, .last = i};
     }
     use_args(m, i);
     if (c->control)
-      use(m, c->pred, (int32_t)i);
+      use(m, c->pred, i);
   }
   for (uint32_t i = 0; i < m->noutputs; i++) {
     uint32_t id = m->outputs[i].value;
     MothEdgeValue *v = &m->values[id];
-    use(m, id, (int32_t)m->ncalls);
+    use(m, id, m->ncalls);
     if (v->kind == MOTH_EDGE_MADE && v->output < 0)
       v->output = (int32_t)i;
   }
@@ -320,28 +319,22 @@ static void find_lives(MothModel *m) {
 
 /* --- the arena ------------------------------------------------------------------------------------------ */
 
-/* Whether the operand, an argument of a pointwise call, is its root's whole memory, of n elements of a size. */
-static bool is_whole(const MothModel *m, uint32_t id, int64_t n, int64_t size) {
-  const MothEdgeValue *v = &m->values[id];
-  return v->t.contiguous && v->t.offset == 0 && v->t.numel == n && moth_itemsize(&v->t) == size &&
-         m->values[v->root].bytes == n * size;
-}
-
 /* The root whose place a result of a pointwise call takes: that of an operand that is read there for the last time. */
 static bool find_place(const MothModel *m, uint32_t call, const MothEdgeValue *result,
                        uint32_t *out) {
   const MothEdgeCall *c = &m->calls[call];
-  int64_t size = moth_itemsize(&result->t);
   for (int i = 0; c->op->kind == MOTH_KIND_POINTWISE && i < c->op->nargs; i++) {
     const MothEdgeArg *a = &c->args[i];
-    if (a->kind != MOTH_ARG_VALUE || !result->bytes)
+    if (a->kind != MOTH_ARG_VALUE || !result->t.numel)
       continue;
     const MothEdgeValue *root = &m->values[m->values[a->value].root];
-    bool fits = root->kind == MOTH_EDGE_MADE && root->output < 0 && root->last == (int32_t)call;
-    for (int k = 0; k < c->op->nargs && fits; k++)
-      if (c->args[k].kind == MOTH_ARG_VALUE &&
-          m->values[c->args[k].value].root == (uint32_t)(root - m->values))
-        fits = is_whole(m, c->args[k].value, result->t.numel, size);
+    bool fits = root->kind == MOTH_EDGE_MADE && root->output < 0 && root->life.last == call;
+    for (int k = 0; k < c->op->nargs && fits; k++) {
+      const MothEdgeValue *v = &m->values[c->args[k].value];
+      if (c->args[k].kind == MOTH_ARG_VALUE && v->root == (uint32_t)(root - m->values))
+        fits =
+            moth_arena_may_replace(&v->t, v->t.offset, (int64_t)root->storage.nbytes, &result->t);
+    }
     if (fits) {
       *out = root->buffer;
       return true;
@@ -356,86 +349,18 @@ static uint32_t find_buffers(MothModel *m) {
   for (uint32_t i = 0; i < m->ncalls; i++) {
     const MothEdgeCall *c = &m->calls[i];
     for (uint32_t k = 0; k < c->nresults; k++) {
-      uint32_t id = c->result + k;
-      MothEdgeValue *v = &m->values[id];
+      MothEdgeValue *v = &m->values[c->result + k];
       if (v->kind != MOTH_EDGE_MADE || v->output >= 0)
         continue;
       if (c->op && c->nresults == 1 && find_place(m, i, v, &place)) {
         v->buffer = place;
-        m->values[place].last = v->last;
+        m->values[place].life.last = v->life.last;
       } else {
-        m->order[n++] = id;
+        m->order[n++] = &v->life;
       }
     }
   }
   return n;
-}
-
-/* Sorts the first n of m->order: the largest first. A heap: qsort may allocate. */
-static bool is_before(const MothModel *m, uint32_t a, uint32_t b) {
-  const MothEdgeValue *x = &m->values[a], *y = &m->values[b];
-  return x->bytes != y->bytes ? x->bytes > y->bytes : a < b;
-}
-
-static void sift(MothModel *m, uint32_t i, uint32_t n) {
-  uint32_t *list = m->order;
-  for (uint32_t child; (child = 2 * i + 1) < n; i = child) {
-    if (child + 1 < n && is_before(m, list[child], list[child + 1]))
-      child++;
-    if (!is_before(m, list[i], list[child]))
-      return;
-    uint32_t t = list[i];
-    list[i] = list[child];
-    list[child] = t;
-  }
-}
-
-static void sort(MothModel *m, uint32_t n) {
-  for (uint32_t i = n / 2; i-- > 0;)
-    sift(m, i, n);
-  for (uint32_t i = n; i-- > 1;) {
-    uint32_t t = m->order[0];
-    m->order[0] = m->order[i];
-    m->order[i] = t;
-    sift(m, 0, i);
-  }
-}
-
-/* The smallest gap that holds b between those of the n placed buffers, in the order of their places, that are alive with it. */
-static int64_t find_gap(const MothModel *m, const MothEdgeValue *b, int64_t bytes, uint32_t n) {
-  int64_t end = 0, best = -1, gap = INT64_MAX;
-  for (uint32_t i = 0; i < n; i++) {
-    const MothEdgeValue *o = &m->values[m->placed[i]];
-    if (o->first > b->last || b->first > o->last)
-      continue;
-    if (o->at - end >= bytes && o->at - end < gap) {
-      gap = o->at - end;
-      best = end;
-    }
-    int64_t after = o->at + (o->bytes + MOTH_EDGE_ALIGN - 1) / MOTH_EDGE_ALIGN * MOTH_EDGE_ALIGN;
-    end = after > end ? after : end;
-  }
-  return best >= 0 ? best : end;
-}
-
-static MothStatus lay_out(MothModel *m) {
-  uint32_t n = find_buffers(m);
-  int64_t total = 0, sum = 0;
-  sort(m, n);
-  for (uint32_t i = 0; i < n; i++) {
-    MothEdgeValue *b = &m->values[m->order[i]];
-    int64_t bytes = (b->bytes + MOTH_EDGE_ALIGN - 1) / MOTH_EDGE_ALIGN * MOTH_EDGE_ALIGN;
-    if (__builtin_add_overflow(sum, bytes, &sum) || sum > INT64_MAX / 2)
-      return too_large();
-    b->at = find_gap(m, b, bytes, i);
-    total = b->at + bytes > total ? b->at + bytes : total;
-    uint32_t k = i;
-    for (; k > 0 && m->values[m->placed[k - 1]].at > b->at; k--)
-      m->placed[k] = m->placed[k - 1];
-    m->placed[k] = m->order[i];
-  }
-  m->arena = (size_t)total;
-  return MOTH_OK;
 }
 
 /* --- the whole ------------------------------------------------------------------------------------------ */
@@ -479,7 +404,11 @@ MothStatus moth_edge_plan(MothModel *m, const int64_t *dims) {
     }
   }
   find_lives(m);
-  MOTH_TRY(lay_out(m));
+  uint32_t n = find_buffers(m);
+  int64_t bytes = moth_arena_place(m->order, m->order + n, n);
+  if (bytes < 0)
+    return too_large();
+  m->arena = (size_t)bytes;
   for (uint32_t i = 0; i < m->ninputs; i++)
     show(m, &m->inputs[i]);
   for (uint32_t i = 0; i < m->noutputs; i++)

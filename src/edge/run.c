@@ -156,7 +156,7 @@ void moth_edge_place(MothModel *m, const void *const *in, void *const *out, char
     if (v->kind == MOTH_EDGE_INPUT)
       v->storage.data = (void *)(uintptr_t)in[i];
     else if (v->kind == MOTH_EDGE_MADE)
-      v->storage.data = v->output >= 0 ? out[v->output] : arena + m->values[v->buffer].at;
+      v->storage.data = v->output >= 0 ? out[v->output] : arena + m->values[v->buffer].life.offset;
     v->t.data = v->storage.data;
   }
 }

@@ -1,7 +1,6 @@
 /* Where the values of a plan lie: which have memory of their own, how long each lives, what shares the arena.
  *
- * Values that are never alive at the same time share bytes. Buffers are placed from the largest to the smallest, each into
- * the smallest gap that holds it between those alive at the same time. A result of a pointwise step takes over the buffer of an
+ * Values that are never alive at the same time share bytes (arena.c). A result of a pointwise step takes over the buffer of an
  * operand that is read there for the last time.
  *
  * The arena is there for the whole run. Where that takes more at one time than blocks that come and go (large values at the
@@ -10,10 +9,11 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "graph/arena.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
-enum { ALIGN = 64, LARGE = 64 * 1024 };
+enum { LARGE = 64 * 1024 };
 
 static uint32_t root_of(const MothPlan *p, uint32_t id) {
   while (p->values[id].of != id)
@@ -131,20 +131,13 @@ static MothStatus list_ends(MothPlan *p, bool (*fits)(const MothPlanValue *v), b
 
 /* --- buffers of the arena --------------------------------------------------------------------------------------- */
 
-typedef struct Buffer {
-  int64_t bytes, offset;
-  uint32_t first, last;
-  bool apart;
-} Buffer;
-
-/* Whether the value is its root's whole buffer, row-major, and has n elements of a size. */
-static bool is_whole(const MothPlan *p, uint32_t id, int64_t n, int64_t size) {
+/* Whether the value is its root's whole buffer, as `result` will be. */
+static bool is_whole(const MothPlan *p, uint32_t id, const MothTensor *result) {
   const MothTensor *t = p->values[id].fake;
   int64_t from = 0;
   for (uint32_t v = id; p->values[v].of != v; v = p->values[v].of)
     from += p->values[v].offset;
-  return t && t->contiguous && t->numel == n && moth_itemsize(t) == size && from == 0 &&
-         p->values[root_of(p, id)].bytes == n * size;
+  return t && moth_arena_may_replace(t, from, p->values[root_of(p, id)].bytes, result);
 }
 
 /* Whether result k of step s may lie where operand r does. */
@@ -160,15 +153,14 @@ static bool may_replace(const MothPlan *p, const MothPlanStep *s, uint32_t step,
     uint32_t id = s->values[s->nresults + i];
     if (root_of(p, id) != root)
       continue;
-    if (!is_whole(p, id, result->numel, moth_itemsize(result)) ||
-        (s->kind == MOTH_STEP_BLOCKS &&
-         (i >= s->nown || !moth_blocks_may_replace(s->blocks, k, i))))
+    if (!is_whole(p, id, result) || (s->kind == MOTH_STEP_BLOCKS &&
+                                     (i >= s->nown || !moth_blocks_may_replace(s->blocks, k, i))))
       return false;
   }
   return true;
 }
 
-static void take_over(MothPlan *p, Buffer *buffers, uint32_t step) {
+static void take_over(MothPlan *p, MothArenaBuffer *buffers, uint32_t step) {
   const MothPlanStep *s = &p->steps[step];
   for (uint32_t k = 0; s->in_place && s->head == UINT32_MAX && k < s->nresults; k++) {
     MothPlanValue *v = &p->values[s->values[k]];
@@ -201,52 +193,21 @@ static void join_head(MothPlan *p, const MothPlanStep *s) {
   }
 }
 
-static int by_size(const void *a, const void *b) {
-  const Buffer *x = *(Buffer *const *)a, *y = *(Buffer *const *)b;
-  if (x->bytes != y->bytes)
-    return x->bytes < y->bytes ? 1 : -1;
-  return x->first < y->first ? -1 : x->first > y->first;
-}
-
-static int by_offset(const void *a, const void *b) {
-  const Buffer *x = *(Buffer *const *)a, *y = *(Buffer *const *)b;
-  return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* Offsets of those of n buffers that are not apart; the bytes that they take. `list` and `near` have n pointers. */
-static int64_t place_buffers(Buffer *buffers, uint32_t all, Buffer **list, Buffer **near) {
-  int64_t total = 0;
+/* Offsets of those of the buffers that are not apart, and how many bytes they take. `lists` has twice as many pointers. */
+static MothStatus place_buffers(MothArenaBuffer *buffers, uint32_t all, MothArenaBuffer **lists,
+                                int64_t *bytes) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < all; i++)
     if (!buffers[i].apart)
-      list[n++] = &buffers[i];
-  qsort(list, n, sizeof *list, by_size);
-  for (uint32_t i = 0; i < n; i++) {
-    Buffer *b = list[i];
-    uint32_t m = 0;
-    int64_t end = 0, best = -1, gap = INT64_MAX;
-    for (uint32_t k = 0; k < i; k++)
-      if (list[k]->first <= b->last && b->first <= list[k]->last)
-        near[m++] = list[k];
-    qsort(near, m, sizeof *near, by_offset);
-    for (uint32_t k = 0; k < m; k++) {
-      int64_t free_bytes = near[k]->offset - end;
-      if (free_bytes >= b->bytes && free_bytes < gap) {
-        gap = free_bytes;
-        best = end;
-      }
-      int64_t after = near[k]->offset + near[k]->bytes;
-      end = after > end ? after : end;
-    }
-    b->offset = best >= 0 ? best : end;
-    if (b->offset + b->bytes > total)
-      total = b->offset + b->bytes;
-  }
-  return total;
+      lists[n++] = &buffers[i];
+  *bytes = moth_arena_place(lists, lists + n, n);
+  return *bytes < 0 ? moth_fail(MOTH_ERR_VALUE, "plan: values are too large to be counted")
+                    : MOTH_OK;
 }
 
 /* What lies in buffers and in tensors at each step at most: the arena's bytes, and buffers that are alive and apart. */
-static int64_t find_peak(const MothPlan *p, const Buffer *buffers, uint32_t n, int64_t arena) {
+static int64_t find_peak(const MothPlan *p, const MothArenaBuffer *buffers, uint32_t n,
+                         int64_t arena) {
   int64_t live = arena, peak = arena;
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
@@ -266,7 +227,7 @@ static int64_t find_peak(const MothPlan *p, const Buffer *buffers, uint32_t n, i
   return peak;
 }
 
-static MothStatus make_apart(MothPlan *p, const Buffer *buffers, uint32_t n) {
+static MothStatus make_apart(MothPlan *p, const MothArenaBuffer *buffers, uint32_t n) {
   p->apart = calloc((size_t)n + 1, sizeof *p->apart);
   if (!p->apart)
     return moth_no_memory(((size_t)n + 1) * sizeof *p->apart);
@@ -293,7 +254,7 @@ static MothStatus make_apart(MothPlan *p, const Buffer *buffers, uint32_t n) {
 }
 
 /* The buffers of all values of the arena, n of them. */
-static void find_buffers(MothPlan *p, Buffer *buffers, uint32_t *n) {
+static void find_buffers(MothPlan *p, MothArenaBuffer *buffers, uint32_t *n) {
   *n = 0;
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
@@ -305,39 +266,39 @@ static void find_buffers(MothPlan *p, Buffer *buffers, uint32_t *n) {
       if (v->place != MOTH_PLACE_ARENA || v->buffer != UINT32_MAX)
         continue;
       v->buffer = *n;
-      int64_t bytes = (v->bytes + ALIGN - 1) / ALIGN * ALIGN;
-      buffers[(*n)++] = (Buffer){.bytes = bytes, .first = v->first, .last = v->last};
+      buffers[(*n)++] = (MothArenaBuffer){
+          .bytes = moth_arena_bytes(v->bytes), .first = v->first, .last = v->last};
     }
   }
 }
 
-static MothStatus make_buffers(MothPlan *p) {
-  Buffer *buffers = malloc(sizeof *buffers * ((size_t)p->nvalues + 1));
-  Buffer **lists = malloc(sizeof *lists * (2 * (size_t)p->nvalues + 1));
+static MothStatus lay_buffers(MothPlan *p, MothArenaBuffer *buffers, MothArenaBuffer **lists) {
   uint32_t n = 0;
-  if (!buffers || !lists) {
-    free(buffers);
-    free(lists);
-    return moth_no_memory(sizeof *buffers * ((size_t)p->nvalues + 1) +
-                          sizeof *lists * (2 * (size_t)p->nvalues + 1));
-  }
+  int64_t arena;
   find_buffers(p, buffers, &n);
-  int64_t arena = place_buffers(buffers, n, lists, lists + n);
+  MOTH_TRY(place_buffers(buffers, n, lists, &arena));
   int64_t peak = find_peak(p, buffers, n, arena);
   for (uint32_t k = 0; k < n; k++)
     buffers[k].apart = buffers[k].bytes >= LARGE;
-  p->arena_bytes = place_buffers(buffers, n, lists, lists + n);
+  MOTH_TRY(place_buffers(buffers, n, lists, &p->arena_bytes));
   p->peak_bytes = find_peak(p, buffers, n, p->arena_bytes);
   if (p->peak_bytes >= peak) {
     for (uint32_t k = 0; k < n; k++)
       buffers[k].apart = false;
-    p->arena_bytes = place_buffers(buffers, n, lists, lists + n);
+    MOTH_TRY(place_buffers(buffers, n, lists, &p->arena_bytes));
     p->peak_bytes = peak;
   }
   for (uint32_t i = 0; i < p->nvalues; i++)
     if (p->values[i].place == MOTH_PLACE_ARENA)
       p->values[i].offset = buffers[p->values[i].buffer].offset;
-  MothStatus status = make_apart(p, buffers, n);
+  return make_apart(p, buffers, n);
+}
+
+static MothStatus make_buffers(MothPlan *p) {
+  size_t n = (size_t)p->nvalues + 1;
+  MothArenaBuffer *buffers = malloc(sizeof *buffers * n), **lists = malloc(sizeof *lists * 2 * n);
+  MothStatus status = buffers && lists ? lay_buffers(p, buffers, lists)
+                                       : moth_no_memory((sizeof *buffers + 2 * sizeof *lists) * n);
   free(buffers);
   free(lists);
   return status;
