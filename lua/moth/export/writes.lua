@@ -3,7 +3,7 @@
 -- program (moth.export.record asks for it; docs/export.md).
 --
 -- The program runs once on tensors without values: their storages tell which values show the same memory, and their
--- strides how. A value is read as a view of the newest value of what it shows (reads of views are made anew behind a
+-- strides how. A value is read as a view of the newest value of what it shows (calls of views are made anew behind a
 -- write), and a write to a view is put into what it is a view of.
 local B = require "moth_lua"
 local moth = require "moth"
@@ -19,6 +19,8 @@ local M = {}
 
 local function value(name) return { kind = "value", name = name } end
 
+local function state_of(name) return { kind = "state", name = name } end
+
 local function list(t)
   local out = { kind = "list", n = #t }
   for i, v in ipairs(t) do out[i] = v end
@@ -30,6 +32,8 @@ local function is_name(v) return type(v) == "table" and (v.kind == "value" or v.
 -- What is known of a value or tensor of the program stands under this: a value may have a tensor's name.
 local function key_of(v) return v.kind == "state" and "@" .. v.name or v.name end
 
+M.is_name, M.key_of = is_name, key_of
+
 -- The op's facts, and whether the call is one that writes the result of another op to its first argument ("relu_").
 local function facts_of(op)
   local facts = programs.facts(op)
@@ -38,44 +42,27 @@ local function facts_of(op)
   return facts, facts ~= nil
 end
 
--- Of an op: the numbers of the arguments that calls write to, and of the one without which they do not.
-local known_writes = {}
-local NOTHING = { mutated = {} }
-local function written_of(op)
-  local known = known_writes[op]
-  if known then return known end
-  local facts, inplace = facts_of(op)
-  known = { mutated = { inplace and 1 or nil } }
-  local i = 0
-  for _, a in ipairs(facts and not inplace and facts.args or {}) do
-    if a.type ~= "INDEX_BASE" then
-      i = i + 1
-      if a.mutated then table.insert(known.mutated, i) end
-      if a.name == "training" and a.type == "BOOL" then known.training = i end -- a norm's
-    end
-  end
-  if #known.mutated == 0 then known = NOTHING end
-  if not op:find("::", 1, true) then known_writes[op] = known end -- one's own may be defined anew
-  return known
-end
-
-local function add_names(v, i, out, at)
-  programs.visit(v, function(name) out[#out + 1], at[#at + 1] = name, i end)
-end
-
 --- The names that a call writes to, in their order, and the numbers of the arguments they stand in.
 function M.targets(node)
-  local out, at = {}, {}
-  local known = programs.controls[node.op] and NOTHING or written_of(node.op)
-  if not known.training or node.args[known.training] then
-    for _, k in ipairs(known.mutated) do add_names(node.args[k], k, out, at) end
+  local out, at, i = {}, {}, 0
+  local function add(v, k)
+    programs.visit(v, function(name) out[#out + 1], at[#at + 1] = name, k end)
   end
-  for _, v in ipairs(node.into or {}) do add_names(v, 0, out, at) end
+  local facts, inplace = facts_of(node.op)
+  if inplace then add(node.args[1], 1) end
+  for _, a in ipairs(facts and not inplace and not programs.controls[node.op] and facts.args or {}) do
+    if a.type ~= "INDEX_BASE" then
+      i = i + 1
+      if a.mutated then add(node.args[i], i) end
+      if a.name == "training" and a.type == "BOOL" and not node.args[i] then out, at = {}, {} end -- a norm's statistics
+    end
+  end
+  for _, v in ipairs(node.into or {}) do add(v, 0) end
   return out, at
 end
 
 --- The number of the last call that is not one of the copies at the end.
-local function last_call(program)
+function M.last_call(program)
   local outside, last = {}, #program.nodes
   for _, input in ipairs(program.inputs) do outside[input.name] = true end
   while last > 0 do
@@ -87,49 +74,46 @@ local function last_call(program)
   return last
 end
 
-M.last_call = last_call
+-- The first result of fn(node, number, program) that is not nil or false, of the calls of a program and of those in it.
+local function first_of(program, fn)
+  for i, node in ipairs(program.nodes) do
+    local found = fn(node, i, program)
+    for k = 1, found and 0 or node.args.n do
+      local v = node.args[k]
+      found = found or type(v) == "table" and v.kind == "program" and first_of(v.program, fn)
+    end
+    if found then return found end
+  end
+end
 
 --- Whether a program, or one of those in it, writes to other than inputs and tensors of its own at the end.
 function M.any(program)
-  local last = last_call(program)
-  for i, node in ipairs(program.nodes) do
-    if i <= last and not node.fresh and #M.targets(node) > 0 then return true end
-    for k = 1, node.args.n do
-      local v = node.args[k]
-      if type(v) == "table" and v.kind == "program" and M.any(v.program) then return true end
-    end
-  end
-  return false
+  return first_of(program, function(node, i, own)
+    return not node.fresh and #M.targets(node) > 0 and i <= M.last_call(own)
+  end) or false
 end
 
 --- What a program, or one of those in it, writes to that is not its own: { kind, name }, and the call; nil: nothing.
 function M.outside(program)
-  local inputs = {}
-  for _, input in ipairs(program.inputs) do inputs[input.name] = true end
-  for _, node in ipairs(program.nodes) do
+  local call
+  return first_of(program, function(node, _, own)
     for _, target in ipairs((M.targets(node))) do
-      if target.kind == "state" or inputs[target.name] then return target, node end
+      local outside = target.kind == "state"
+      for _, input in ipairs(own.inputs) do outside = outside or input.name == target.name end
+      call = node
+      if outside then return target end
     end
-    for k = 1, node.args.n do
-      local v = node.args[k]
-      if type(v) == "table" and v.kind == "program" then
-        local target, at = M.outside(v.program)
-        if target then return target, at end
-      end
-    end
-  end
+  end), call
 end
 
 --- The program without the copies to its inputs at the end.
 function M.without_copies(program)
-  local last = last_call(program)
-  local out, nodes = {}, {}
-  for i, node in ipairs(program.nodes) do
-    if i <= last or node.args[1].kind == "state" then nodes[#nodes + 1] = node end
-  end
-  if #nodes == #program.nodes then return program end
+  local last, out = M.last_call(program), {}
   for key, v in each(program) do out[key] = v end
-  out.nodes, out.ends = nodes, nil
+  out.nodes, out.ends = {}, nil
+  for i, node in ipairs(program.nodes) do
+    if i <= last or node.args[1].kind == "state" then table.insert(out.nodes, node) end
+  end
   return programs.new(out)
 end
 
@@ -137,69 +121,52 @@ local function refuse(node, what, ...)
   check.fail("[export] %s (%s) writes to %s", node.op, node.at, what:format(...))
 end
 
-M.is_name, M.key_of = is_name, key_of
-
 -- ---- which values show the same memory -----------------------------------------------------------
 
-local function same_list(a, b)
-  for i = 1, math.max(#a, #b) do
-    if a[i] ~= b[i] then return false end
-  end
-  return true
-end
+local function same_size(a, b) return table.concat(a:size(), ",") == table.concat(b:size(), ",") end
 
+-- Of two that show one storage; a stride of a dimension of one element says nothing.
 local function same_geometry(a, b)
-  if a:dtype() ~= b:dtype() or a:storage_offset() ~= b:storage_offset() or not same_list(a:size(), b:size()) then
-    return false
-  end
-  local s, t = a:stride(), b:stride()
-  for i, n in ipairs(a:size()) do
-    if n ~= 1 and s[i] ~= t[i] and a:numel() > 0 then return false end
-  end
-  return true
+  return same_size(a, b) and (a:numel() == 0 and a:dtype() == b:dtype()
+    or B.memory_key(ops.squeeze(a)) == B.memory_key(ops.squeeze(b)))
 end
 
--- How r, a view, shows `of`: an op and its arguments behind the first; nil: as no one call does.
-local function relation(of, r)
-  local function fits(op, ...)
-    local ok, made = pcall(ops[op], of, ...)
+local scatters = { select = "select_scatter", narrow = "slice_scatter", slice = "slice_scatter",
+  diagonal = "diagonal_scatter", view_as_real = "view_as_complex", view_as_complex = "view_as_real" }
+
+-- How a new value of r, the result of a call that gives a view of `of`, is put into that: an op, and its arguments
+-- behind the tensors. A view of all elements has them in their order, or has other dimensions. nil: no op does.
+local function way_back(node, of, r)
+  local a, op = node.args, scatters[node.op]
+  if node.op == "real" or node.op == "imag" then
+    return "select_scatter", { n = 2, of:dim(), node.op == "real" and 1 or 2 }
+  elseif op then
+    return op, { n = a.n - 1, unpack(a, 2, a.n) }
+  end
+  local function fits(view, ...)
+    local ok, made = pcall(ops[view], of, ...)
     return ok and same_geometry(made, r)
   end
-  local size, stride, was, steps = r:size(), r:stride(), of:size(), of:stride()
-  if fits("view", size) then return "view", { n = 1, list(size) } end
-  if #size == #was then
-    local dims, used = {}, {}
-    for i = 1, #size do
-      for k = 1, #was do
-        if not dims[i] and not used[k] and size[i] == was[k] and (stride[i] == steps[k] or size[i] == 1) then
-          dims[i], used[k] = k, true
-        end
+  local size, was, stride, steps = r:size(), of:size(), r:stride(), of:stride()
+  if fits("view", size) then return "reshape", { n = 1, list(was) } end
+  local dims, back = {}, {}
+  for i = 1, #size == #was and #size or 0 do
+    for k = 1, #was do
+      if not dims[i] and not back[k] and size[i] == was[k] and (stride[i] == steps[k] or size[i] == 1) then
+        dims[i], back[k] = k, i
       end
-    end
-    if #dims == #size and fits("permute", dims) then return "permute", { n = 1, list(dims) } end
-    for d, n in ipairs(was) do
-      local first = steps[d] > 0 and (r:storage_offset() - of:storage_offset()) / steps[d] or 0
-      if size[d] < n and first % 1 == 0 and first >= 0 and fits("narrow", d, first + 1, size[d]) then
-        return "narrow", { n = 3, d, first + 1, size[d] }
-      end
-    end
-  elseif #size == #was - 1 then
-    for d, n in ipairs(was) do
-      local at = steps[d] > 0 and (r:storage_offset() - of:storage_offset()) / steps[d] or 0
-      if at % 1 == 0 and at >= 0 and at < n and fits("select", d, at + 1) then return "select", { n = 2, d, at + 1 } end
     end
   end
-  if #size >= #was and fits("expand", size) then return "expand", { n = 1, list(size) } end
+  if #dims == #was and fits("permute", dims) then return "permute", { n = 1, list(back) } end
 end
 
-local put = {} -- by op: how a view's new value is put into what it is a view of
-
--- Runs the program on fakes. Gives, by name: fakes; root, the name that owns the memory; links, { of, op, args, node }
--- for a view (without op: the same view again); by call: like, the fake of what a call in place writes to its target.
+-- Runs the program on fakes. Gives, by name: fakes; root, the name that owns the memory; links, { of, node, op, args }
+-- for a view: the call that makes it, and how it is put back (no node: the same view again; no op: it is not); by call:
+-- like, the fakes of what a call in place writes to its targets.
 -- at: { dims, device }, the sizes and the one device to take, for a program of open sizes.
 local function look(program, tensors, state, at)
-  local about = { fakes = {}, root = {}, links = {}, like = {}, held = {}, shared = {}, maker = {} }
-  local by_storage, count = {}, 0
+  local about = { fakes = {}, root = {}, links = {}, like = {}, shared = {}, maker = {} }
+  local by_storage, held = {}, {}
   local dims, device = at and at.dims or {}, at and at.device
   local function fake_of(t)
     if not device then return B.fake(t) end
@@ -207,73 +174,53 @@ local function look(program, tensors, state, at)
     for i, n in ipairs(size) do last = last + math.max(n - 1, 0) * stride[i] end
     return ops.as_strided(ops.empty({ last }, { dtype = t:dtype(), device = device }), size, stride, t:storage_offset())
   end
-  local function begin(name, t, real)
-    about.fakes[name] = fake_of(t)
-    about.root[name] = name
-    by_storage[B.storage_id(about.fakes[name])] = name
-    if real then -- tensors of a program may show each other's memory
-      local id = B.storage_id(t)
-      local other = about.held[id]
-      if other then about.shared[name], about.shared[other] = true, true end
-      about.held[id] = name
-    end
-  end
-  local function between(of, name, op, args, node)
-    count = count + 1
-    local made = ("%s %d"):format(name, count)
-    about.fakes[made] = ops[op](about.fakes[of], unpack(args, 1, args.n))
-    about.root[made] = about.root[of]
-    about.links[made] = { of = of, op = op, args = args, node = node }
-    return made
+  local function enter(name, t)
+    local id = B.storage_id(t)
+    local root = by_storage[id] or name
+    about.fakes[name], about.root[name], by_storage[id] = t, root, root
+    return root
   end
   local function link(name, node)
-    local r = about.fakes[name]
-    local root = by_storage[B.storage_id(r)]
-    if not root then
-      about.root[name] = name
-      by_storage[B.storage_id(r)] = name
-      return
-    end
-    about.root[name] = root
-    local of
+    local r, of = about.fakes[name], nil
+    local root = enter(name, r)
+    if root == name then return end
     programs.visit_call(node, function(v)
       if not of and about.root[key_of(v)] == root then of = key_of(v) end
     end)
     of = of or root
-    local t = about.fakes[of]
-    if put[node.op] and node.op ~= "as_strided" and is_name(node.args[1]) and key_of(node.args[1]) == of then
-      about.links[name] = { of = of, op = node.op, node = node,
-        args = { n = node.args.n - 1, unpack(node.args, 2, node.args.n) } }
-      return
-    end
-    if t:is_complex() and not r:is_complex() then
-      of = between(of, name, "view_as_real", { n = 0 }, node)
-      t = about.fakes[of]
-    end
-    local op, args
-    if same_geometry(t, r) then
+    local t, whole = about.fakes[of], about.fakes[root]
+    if not scatters[node.op] and same_geometry(t, r) then
       about.links[name] = { of = of }
       return
-    elseif t:dtype() == r:dtype() then
-      op, args = relation(t, r)
-      local whole = about.fakes[root]
-      if not op and whole:dtype() == r:dtype() and whole:is_contiguous() and whole:storage_offset() == 0 then
-        of, op = root, "as_strided"
-        args = { n = 3, list(r:size()), list(r:stride()), r:storage_offset() }
-      end
     end
-    about.links[name] = { of = of, op = op or "?", args = args, node = node }
+    if t:is_complex() and not r:is_complex() and node.op ~= "view_as_real" then
+      local parts = name .. " parts"
+      enter(parts, ops.view_as_real(t))
+      about.links[parts] = { of = of, op = "view_as_complex", args = { n = 0 },
+        node = { op = "view_as_real", args = { n = 1, node.args[1] }, at = node.at } }
+      of, t = parts, about.fakes[parts]
+    end
+    local l = { of = of, node = node }
+    l.op, l.args = way_back(node, t, r)
+    if not l.op and whole:dtype() == r:dtype() and whole:is_contiguous() and whole:storage_offset() == 0 then
+      l.of, l.op = root, "as_strided_scatter"
+      l.args = { n = 3, list(r:size()), list(r:stride()), r:storage_offset() }
+    end
+    about.links[name] = l
   end
   local fakes = {}
   moth.no_grad(moth.fake_mode, function()
     local inputs = {}
     for i, input in ipairs(program.inputs) do
-      begin(input.name, tensors[i])
+      enter(input.name, fake_of(tensors[i]))
       inputs[i] = about.fakes[input.name]
     end
     for name in each(program.of_state) do
-      begin("@" .. name, state[name].tensor, true)
-      fakes[name] = about.fakes["@" .. name]
+      local key, id = "@" .. name, B.storage_id(state[name].tensor)
+      enter(key, fake_of(state[name].tensor))
+      fakes[name] = about.fakes[key]
+      if held[id] then about.shared[key], about.shared[held[id]] = true, true end -- they show each other's memory
+      held[id] = key
     end
     for _, node in ipairs(program.nodes) do
       for _, name in ipairs(node.out) do about.maker[name] = node end
@@ -290,10 +237,8 @@ local function look(program, tensors, state, at)
         return unpack(out)
       end,
       before = function(node, args)
-        local op = node.op:gsub("_$", "")
         if programs.facts(node.op) and not node.into then return end
-        local like = { programs.op(op)(unpack(args, 1, args.n)) }
-        about.like[node] = like
+        about.like[node] = { programs.op((node.op:gsub("_$", "")))(unpack(args, 1, args.n)) }
       end,
       behind = function(node)
         for _, name in ipairs(node.out) do link(name, node) end
@@ -310,97 +255,59 @@ M.look = look
 local Pass = {}
 Pass.__index = Pass
 
+-- A call, whose results get names by their order.
+function Pass:emit(call)
+  call.out = {}
+  for i = 1, #call.metas do
+    self.count = self.count + 1
+    call.out[i] = tostring(self.count)
+  end
+  self.nodes[#self.nodes + 1] = call
+  return call
+end
+
 local function meta_of(t) return { dtype = t:dtype().name, shape = t:size() } end
 
 -- A call that the pass makes, like the fake t; it goes where nothing reads it.
-function Pass:add(op, args, t, node, fresh)
-  self.count = self.count + 1
-  local name = (" %d"):format(self.count)
-  self.nodes[#self.nodes + 1] = { op = op, args = args, out = { name }, metas = { meta_of(t) }, at = node.at,
-    made = true, fresh = fresh }
-  return value(name)
+function Pass:add(op, args, t, node)
+  return value(self:emit({ op = op, args = args, metas = { meta_of(t) }, at = node.at, made = op ~= "copy_" }).out[1])
 end
 
--- The newest value of a name.
+-- A call of the program, in other words.
+function Pass:again(node, changes)
+  local call = {}
+  for key, v in each(node) do call[key] = v end
+  for key, v in each(changes) do call[key] = v end
+  return self:emit(call)
+end
+
+-- v is the newest value of a name, until its root is forgotten.
+function Pass:set(name, v)
+  local root = self.about.root[name]
+  self.now[name], self.known[root] = v, self.known[root] or {}
+  table.insert(self.known[root], name)
+end
+
+-- The newest value of a name. A view has the strides of the record no more.
 function Pass:newest(name)
-  local about = self.about
-  local root = about.root[name]
-  local version = self.version[root] or 0
-  local l = about.links[name]
-  if not l or (self.at[name] or 0) == version and self.now[name] then return self.now[name] end
-  local of = self:newest(l.of)
-  local made = of
-  if l.op == "?" then
-    check.fail("[export] %s (%s) shows memory that was written to, in a way that cannot be followed: use the op "
-      .. "without _, or take a clone", l.node.op, l.node.at)
-  elseif l.op then
-    local op = l.op
-    if op == "view" then op = "reshape" end -- of any strides
-    if op == "as_strided" or op == "view_as_complex" then
-      of = self:add("contiguous", { n = 1, of }, about.fakes[l.of], l.node)
-    end
-    made = self:add(op, { n = l.args.n + 1, of, unpack(l.args, 1, l.args.n) }, about.fakes[name], l.node)
+  local l, t, made = self.about.links[name], self.about.fakes[name], self.now[name]
+  if made or not l then return made end
+  made = self:newest(l.of)
+  local op = l.node and l.node.op
+  local function flat() return self:add("contiguous", { n = 1, made }, self.about.fakes[l.of], l.node) end
+  if op == "as_strided" then
+    made = self:add(op, { n = 4, flat(), unpack(l.args, 1, 3) }, t, l.node)
+  elseif op == "view_as_complex" then
+    made = self:add(op, { n = 1, flat() }, t, l.node)
+  elseif l.op == "reshape" and programs.facts(op).memory ~= "view" then -- of parts that need strides
+    made = self:add("reshape", { n = 2, made, list(t:size()) }, t, l.node)
+  elseif op then
+    local args = { n = l.node.args.n }
+    for i = 1, args.n do args[i] = self:read(l.node.args[i]) end
+    made = self:add(op == "view" and "reshape" or op, args, t, l.node)
   end
-  self.now[name], self.at[name] = made, version
+  self:set(name, made)
   return made
-end
-
-local function reshaped(self, base, _, v, l)
-  return self:add("reshape", { n = 2, v, list(base:size()) }, base, l.node)
-end
-for _, op in ipairs { "view", "squeeze", "unsqueeze" } do put[op] = reshaped end
-
-function put.expand(self, base, whole, v, l)
-  local size, was = l.args[1], base:size()
-  local same = size.n == #was
-  for i = 1, #was do same = same and (size[i] == was[i] or size[i] == -1) end
-  if same then return reshaped(self, base, whole, v, l) end
-end
-
-function put.select(self, base, whole, v, l)
-  return self:add("select_scatter", { n = 4, whole, v, l.args[1], l.args[2] }, base, l.node)
-end
-
-function put.narrow(self, base, whole, v, l)
-  local dim, first, length = unpack(l.args, 1, 3)
-  local n = base:size(dim)
-  first = first > 0 and first - 1 or first + n
-  return self:add("slice_scatter", { n = 6, whole, v, dim, first, first + length, 1 }, base, l.node)
-end
-
-function put.slice(self, base, whole, v, l)
-  local dim, first, last, step = unpack(l.args, 1, 4)
-  return self:add("slice_scatter", { n = 6, whole, v, dim, first, last, step }, base, l.node)
-end
-
-function put.diagonal(self, base, whole, v, l)
-  return self:add("diagonal_scatter", { n = 5, whole, v, unpack(l.args, 1, 3) }, base, l.node)
-end
-
-function put.as_strided(self, base, whole, v, l)
-  return self:add("as_strided_scatter", { n = 5, whole, v, unpack(l.args, 1, 3) }, base, l.node)
-end
-
-function put.permute(self, base, _, v, l)
-  local dims, inverse = l.args[1], { kind = "list", n = #base:size() }
-  for i = 1, dims.n do
-    local d = dims[i] > 0 and dims[i] or dims[i] + dims.n + 1
-    inverse[d] = i
-  end
-  return self:add("permute", { n = 2, v, inverse }, base, l.node)
-end
-
-function put.transpose(self, base, _, v, l)
-  return self:add("transpose", { n = 3, v, l.args[1], l.args[2] }, base, l.node)
-end
-
-function put.view_as_real(self, base, _, v, l)
-  v = self:add("contiguous", { n = 1, v }, self.about.fakes[l.name], l.node)
-  return self:add("view_as_complex", { n = 1, v }, base, l.node)
-end
-
-function put.view_as_complex(self, base, _, v, l)
-  return self:add("view_as_real", { n = 1, v }, base, l.node)
 end
 
 -- Whether a result of a program may be an operand or a tensor of the program itself.
@@ -418,33 +325,52 @@ local function gives_outside(program, state)
   return false
 end
 
+-- v, the new value of what a link is of, from that of the view.
+function Pass:put(l, name, v)
+  local args, base = l.args, self.about.fakes[l.of]
+  if l.node.op == "narrow" then
+    local dim, first, length = unpack(args, 1, 3)
+    first = first > 0 and first - 1 or first + base:size(dim)
+    args = { n = 4, dim, first, first + length, 1 }
+  end
+  if l.op == "view_as_complex" then v = self:add("contiguous", { n = 1, v }, self.about.fakes[name], l.node) end
+  if l.op:find "_scatter$" then
+    return self:add(l.op, { n = 2 + args.n, self:newest(l.of), v, unpack(args, 1, args.n) }, base, l.node)
+  end
+  return self:add(l.op, { n = 1 + args.n, v, unpack(args, 1, args.n) }, base, l.node)
+end
+
+-- Nobody knows the values of what shows a root's memory.
+function Pass:forget(root)
+  self.written[root] = true
+  for _, name in ipairs(self.known[root] or {}) do self.now[name] = nil end
+  self.known[root] = nil
+end
+
 -- A name has a new value: so have all that show its memory.
 function Pass:write(name, v, node)
   local about = self.about
-  local maker = about.maker[about.root[name]]
+  local root, path, values = about.root[name], { name }, { v }
+  local maker = about.maker[root]
   for k = 2, maker and maker.op == "cond" and 3 or 0 do
     if gives_outside(maker.args[k].program, self.state) then
       refuse(node, "a result of cond (%s), which may be one of its operands itself: use the op without _", maker.at)
     end
   end
-  local root, path, values = about.root[name], { name }, { v }
-  while about.links[name] do
-    local l = about.links[name]
+  local l = about.links[name]
+  while l do
     if l.op then
-      local back = put[l.op]
-      l.name = name
-      local made = back and back(self, about.fakes[l.of], self:newest(l.of), v, l)
-      if not made then
-        refuse(node, "memory that %s (%s) shows in a way that cannot be followed: use the op without _, or take a "
-          .. "clone", l.node.op, l.node.at)
-      end
-      v = made
+      v = self:put(l, name, v)
+    elseif l.node then
+      refuse(node, "memory that %s (%s) shows in a way that cannot be followed: use the op without _, or take a clone",
+        l.node.op, l.node.at)
     end
     name = l.of
+    l = about.links[name]
     path[#path + 1], values[#values + 1] = name, v
   end
-  self.version[root] = (self.version[root] or 0) + 1
-  for i, shown in ipairs(path) do self.now[shown], self.at[shown] = values[i], self.version[root] end
+  self:forget(root)
+  for i, shown in ipairs(path) do self:set(shown, values[i]) end
 end
 
 -- ---- calls ---------------------------------------------------------------------------------------
@@ -464,151 +390,89 @@ function Pass:read(v)
   end)
 end
 
-local function device_of(t) return { kind = "device", name = t:device().type } end
+local function type_of(t) return t:dtype(), { kind = "device", name = t:device().type } end
 
--- v, the newest value of a name, as one of the dtype, device and size of `like`, which does not show an input or a
--- tensor of the program: these are written to at the end.
-function Pass:converted(v, name, like, node)
-  local about = self.about
+-- What a call that only fills `like`, its first argument, puts there, which does not show an input or a tensor of the
+-- program: these are written to at the end. nil: it is another one.
+function Pass:filling(node, args, like)
+  local v = args[2]
+  if not (node.op == "copy_" or node.op == "fill_" and is_name(v)) then
+    if node.op ~= "fill_" and node.op ~= "zero_" then return nil end
+    return self:add("full", { n = 4, list(like:size()), node.op == "fill_" and v or 0, type_of(like) }, like, node)
+  end
+  local about, name = self.about, key_of(node.args[2])
   local t, maker = about.fakes[name], about.maker[about.root[name]]
+  if not same_size(t, like) then v = self:add("expand", { n = 2, v, list(like:size()) }, like, node) end
+  if t:dtype() ~= like:dtype() or t:device().type ~= like:device().type then
+    return self:add("to_copy", { n = 3, v, type_of(like) }, like, node)
+  end
   local facts = maker and facts_of(maker.op)
-  if not same_list(t:size(), like:size()) then v = self:add("expand", { n = 2, v, list(like:size()) }, like, node) end
-  if t:dtype() == like:dtype() and t:device().type == like:device().type then
-    if facts and facts.memory == "new" then return v end
-    return self:add("clone", { n = 1, v }, like, node)
-  end
-  return self:add("to_copy", { n = 3, v, like:dtype(), device_of(like) }, like, node)
+  return facts and facts.memory == "new" and v or self:add("clone", { n = 1, v }, like, node)
 end
 
--- A call with other arguments, whose results are these.
-function Pass:again(node, op, args, out, metas)
-  self.nodes[#self.nodes + 1] = { op = op, args = args, out = out, metas = metas, at = node.at,
-    autocast = node.autocast, default_dtype = node.default_dtype, fresh = op == node.op }
+-- A copy for a call that keeps writing; a clone that nobody has read is one.
+function Pass:copy(key, unread, node)
+  local maker = self.about.maker[key]
+  local own = maker and maker.op == "clone" and unread[key] and not self.written[key]
+  local v = self:newest(key)
+  return own and v or self:add("clone", { n = 1, v }, self.about.fakes[key], node)
 end
 
--- What a call that only fills its first argument puts there; nil: it is another one.
-function Pass:filling(node, args, target)
-  local like, v = self.about.fakes[target], args[2]
-  if node.op == "copy_" or node.op == "fill_" and is_name(v) then
-    return self:converted(v, key_of(node.args[2]), like, node)
-  elseif node.op == "fill_" or node.op == "zero_" then
-    local number = node.op == "fill_" and v or 0
-    return self:add("full", { n = 4, list(like:size()), number, like:dtype(), device_of(like) }, like, node)
-  end
-end
-
--- A call that keeps writing, to copies that nothing else reads before.
-function Pass:copies(node, args, at)
-  local fresh = {}
-  local function copy(v)
-    if not is_name(v) then return v end
-    local key, about, made = key_of(v), self.about
-    local maker = about.maker[key]
-    if maker and maker.op == "clone" and not self.first[key] and (self.version[key] or 0) == 0 then
-      made = self:newest(key) -- nobody has read it
-    else
-      made = self:add("clone", { n = 1, self:newest(key) }, about.fakes[key], node)
-    end
-    fresh[#fresh + 1] = made
-    return made
-  end
-  local done = {}
-  for _, i in ipairs(at) do
-    local v = node.args[i]
-    if not done[i] and is_name(v) then
-      args[i] = copy(v)
-    elseif not done[i] then
-      args[i] = { kind = "list", n = v.n }
-      for k = 1, v.n do args[i][k] = copy(v[k]) end
-    end
-    done[i] = true
-  end
-  return fresh
-end
-
-function Pass:writer(node, args, targets, at)
-  local about, out, metas = self.about, node.out, node.metas
+function Pass:writer(node, args, targets, at, unread)
+  local about, results, call = self.about, {}, nil
   local facts, inplace = facts_of(node.op)
-  local results = {}
   if inplace or node.into then
-    local op = inplace and node.op:gsub("_$", "") or node.op
-    local like = about.like[node]
-    local made, own = {}, {}
-    for i, t in ipairs(like) do
-      self.count = self.count + 1
-      made[i], own[i] = (" %d"):format(self.count), meta_of(t)
-    end
-    self:again(node, op, args, made, own)
+    local like, metas = about.like[node], {}
+    for i, t in ipairs(like) do metas[i] = meta_of(t) end
+    call = self:again(node, { op = inplace and node.op:gsub("_$", "") or node.op, args = args, metas = metas })
+    call.into = nil
     for i, target in ipairs(targets) do
       local t, wanted = like[i], about.fakes[key_of(target)]
-      results[i] = value(made[i])
-      if not same_list(t:size(), wanted:size()) then
+      results[i] = value(call.out[i])
+      if not same_size(t, wanted) then
         refuse(node, "a result of another size: make it by the op without `out`")
       elseif t:dtype() ~= wanted:dtype() then
-        results[i] = self:add("to_copy", { n = 3, results[i], wanted:dtype(), device_of(wanted) }, wanted, node)
+        results[i] = self:add("to_copy", { n = 3, results[i], type_of(wanted) }, wanted, node)
       end
     end
   else
-    local filled = facts.returns_self and self:filling(node, args, key_of(targets[1]))
-    if filled then
-      results[1] = filled
-    else
-      results = self:copies(node, args, at)
-      self.count = self.count + 1
-      local self_name = (" %d"):format(self.count)
-      self:again(node, node.op, args, facts.returns_self and { self_name } or out, metas)
-      if facts.returns_self then results[1] = value(self_name) end
+    results[1] = facts.returns_self and self:filling(node, args, about.fakes[key_of(targets[1])]) or nil
+    if not results[1] then
+      local done = {}
+      for _, i in ipairs(at) do
+        args[i] = done[i] and args[i] or programs.mapped(node.args[i], function(v)
+          results[#results + 1] = self:copy(key_of(v), unread, node)
+          return results[#results]
+        end)
+        done[i] = true
+      end
+      call = self:again(node, { args = args, fresh = true })
+      if facts.returns_self then results[1] = value(call.out[1]) end
     end
   end
   for i, target in ipairs(targets) do self:write(key_of(target), results[i], node) end
+  return call
 end
 
--- The tensors of a program that the programs of a call read or write to.
-local function inner_state(node)
-  local read, written = {}, {}
-  for i = 1, node.args.n do
-    local v = node.args[i]
-    if type(v) == "table" and v.kind == "program" then
-      for name in each(v.program.of_state) do read[name] = true end
-      for inner in v.program:calls() do
-        for _, target in ipairs((M.targets(inner))) do
-          if target.kind == "state" then written[target.name] = true end
-        end
-      end
-    end
-  end
-  return read, written
-end
-
--- An operand that a function writes to has memory of its own among them; each knows its last value only.
-function Pass:check_operands(node)
-  local about, operands = self.about, node.args[node.op == "cond" and 4 or 3]
+-- Of cond and while_loop: the state is in its memory where their programs are. An operand that a function writes to has
+-- memory of its own among them; each knows its last value only.
+function Pass:control(node)
+  local root, operands = self.about.root, node.args[node.op == "cond" and 4 or 3]
   for _, k in ipairs(node.written or {}) do
     for i = 1, operands.n do
-      if i ~= k and about.root[key_of(operands[i])] == about.root[key_of(operands[k])] then
+      if i ~= k and root[key_of(operands[i])] == root[key_of(operands[k])] then
         refuse(node, "operand %d, whose memory operand %d shows, too: take a clone of it", k, i)
       end
     end
   end
-end
-
--- The state has to be in its memory where programs of cond and while_loop read it.
-function Pass:control(node)
-  self:check_operands(node)
-  local read, written = inner_state(node)
-  for name in each(read) do
-    local key = "@" .. name
-    local v = self.now[key]
-    if v and v.kind ~= "state" then
-      self:finish({ kind = "state", name = name }, node)
-      self.version[key] = (self.version[key] or 0) + 1
-      self.now[key] = { kind = "state", name = name }
-    end
-  end
-  return function()
-    for name in each(written) do
+  for k = 2, 3 do
+    for name in each(node.args[k].program and node.args[k].program.of_state or {}) do
       local key = "@" .. name
-      if self.now[key] then self.version[key] = (self.version[key] or 0) + 1 end
+      if self.now[key] then
+        if self.now[key].kind ~= "state" then self:finish(state_of(name), node) end
+        self:forget(key)
+        self.now[key] = state_of(name)
+      end
     end
   end
 end
@@ -616,92 +480,54 @@ end
 -- Copies the newest value of an input or tensor of the program to its memory.
 function Pass:finish(target, node)
   local key = key_of(target)
-  self.count = self.count + 1
-  self.nodes[#self.nodes + 1] = { op = "copy_", args = { n = 2, target, self.now[key] },
-    out = { (" %d"):format(self.count) }, metas = { meta_of(self.about.fakes[key]) },
-    at = node and node.at or self.last[key] or "" }
+  self:add("copy_", { n = 2, target, self.now[key] }, self.about.fakes[key], node or { at = self.last[key] or "" })
 end
 
 function Pass:call(node)
-  local after = programs.controls[node.op] and self:control(node)
-  local args, targets, at = { n = node.args.n }, M.targets(node)
-  self.first = {}
-  for i = 1, args.n do
-    local v = node.args[i]
-    if is_name(v) then
-      self.first[key_of(v)] = self.reads[key_of(v)]
-      if is_either(node.op) then self.depends[self.about.root[key_of(v)]] = true end
-    end
-  end
-  for i = 1, args.n do args[i] = self:read(node.args[i]) end
+  local about, args, unread = self.about, { n = node.args.n }, {}
+  local targets, at = M.targets(node)
   local tracked = #targets > 0
   for _, target in ipairs(targets) do
-    local root = self.about.root[key_of(target)]
-    tracked = tracked and not self.about.shared[root]
+    local key = key_of(target)
+    local root = about.root[key]
+    unread[key] = not self.reads[key]
+    tracked = tracked and not about.shared[root]
     self.last[root] = node.at
   end
-  local link = #targets == 0 and #node.out == 1 and self.about.links[node.out[1]]
-  if link and link.op and link.op ~= "?" and (self.version[self.about.root[node.out[1]]] or 0) > 0 then
+  if is_either(node.op) then
+    programs.visit_call(node, function(v) self.depends[about.root[key_of(v)]] = true end)
+  end
+  for i = 1, args.n do args[i] = self:read(node.args[i]) end
+  if programs.controls[node.op] then self:control(node) end
+  local call
+  local link = #targets == 0 and about.links[node.out[1]]
+  if link and link.node and self.written[about.root[node.out[1]]] then
     return -- its strides may be others than those of the record: it is made where it is read
-  end
-  if tracked then
-    self:writer(node, args, targets, at)
+  elseif tracked then
+    call = self:writer(node, args, targets, at, unread)
   else
-    local copy = {}
-    for key, v in each(node) do copy[key] = v end
-    copy.args = args
+    call = self:again(node, { args = args, fresh = #targets > 0 or nil })
     for i, v in ipairs(node.into or {}) do
-      if i == 1 then copy.into = {} end
-      copy.into[i] = self:read(v)
-    end
-    copy.fresh = #targets > 0 or nil
-    self.nodes[#self.nodes + 1] = copy
-  end
-  for _, name in ipairs(node.out) do
-    local root = self.about.root[name]
-    if not tracked or not self.about.links[name] then
-      self.now[name], self.at[name] = value(name), self.version[root] or 0
+      if i == 1 then call.into = {} end
+      call.into[i] = self:read(v)
     end
   end
-  if after then after() end
+  for i, name in ipairs(node.out) do
+    if not tracked or not about.links[name] then self:set(name, value(call.out[i])) end
+  end
 end
 
 -- ---- the whole -----------------------------------------------------------------------------------
-
--- Takes out what this pass and views made for nothing, and numbers the values in their order.
-local function settle(program, nodes)
-  program.nodes, program.ends = nodes, nil
-  program:prune(function(node)
-    local facts = programs.facts(node.op)
-    return node.made or facts ~= nil and facts.memory == "view"
-  end)
-  local names, count = {}, 0
-  for _, node in ipairs(program.nodes) do
-    for i, name in ipairs(node.out) do
-      count = count + 1
-      names[name] = tostring(count)
-      node.out[i] = names[name]
-    end
-    node.made = nil
-  end
-  local function renamed(v) return v.kind == "value" and names[v.name] and value(names[v.name]) or v end
-  for _, node in ipairs(program.nodes) do
-    for i = 1, node.args.n do node.args[i] = programs.mapped(node.args[i], renamed) end
-    for i, v in ipairs(node.into or {}) do node.into[i] = programs.mapped(v, renamed) end
-  end
-  for i, name in ipairs(program.outputs) do program.outputs[i] = names[name] or name end
-  for k, name in each(program.mutated or {}) do program.mutated[k] = names[name] or name end
-end
 
 --- The program with its writes as values. tensors: like its inputs; state: { name = { tensor } }. is_part: it is one of
 -- cond or while_loop; then program.mutated is { [number of an input] = name of its last value }.
 function M.functional(program, tensors, state, is_part)
   if not M.any(program) then return program end
   local about = look(program, tensors, state)
-  local self = setmetatable({ program = program, state = state, about = about, nodes = {}, now = {}, at = {},
-    version = {}, last = {}, reads = {}, first = {}, depends = {}, count = 0 }, Pass)
+  local self = setmetatable({ program = program, state = state, about = about, nodes = {}, now = {}, known = {},
+    written = {}, last = {}, reads = {}, depends = {}, count = 0 }, Pass)
   for _, input in ipairs(program.inputs) do self.now[input.name] = value(input.name) end
-  for name in each(program.of_state) do self.now["@" .. name] = { kind = "state", name = name } end
+  for name in each(program.of_state) do self.now["@" .. name] = state_of(name) end
   for _, node in ipairs(program.nodes) do self:call(node) end
   for i, name in ipairs(program.outputs) do
     program.outputs[i] = self:newest(about.fakes[name] and name or "@" .. name).name
@@ -723,9 +549,13 @@ function M.functional(program, tensors, state, is_part)
   for name in each(program.of_state) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    if self.now["@" .. name].kind ~= "state" then self:finish { kind = "state", name = name } end
+    if self.now["@" .. name].kind ~= "state" then self:finish(state_of(name)) end
   end
-  settle(program, self.nodes)
+  program.nodes, program.ends = self.nodes, nil
+  program:prune(function(node) -- what this pass and views made for nothing
+    local facts = programs.facts(node.op)
+    return node.made or facts ~= nil and facts.memory == "view"
+  end)
   return program
 end
 
