@@ -242,6 +242,22 @@ describe("moth.export, writes in place", function()
       same({ a(x) }, { ep(x) }, "result")
       for name, t in pairs(a:state_dict()) do assert.is_true(moth.equal(t, b:state_dict()[name]), name) end
     end
+    local Until = nn.class("Until") -- the test alone reads it
+    function Until:__init() self:register_buffer("n", moth.zeros(1)) end
+    function Until:forward(x)
+      local v = self.n:view(-1)
+      self.n:add_(3)
+      local _, y = moth.while_loop(function(i) return i:lt(self.n) end, function(i, y) return i + 1, y * 2 end,
+        { moth.zeros(1), x })
+      self.n:sub_(1)
+      return y + self.n, v * 2
+    end
+    a, b = Until(), Until()
+    ep = moth.export(b, { moth.ones(2) })
+    for _ = 1, 2 do
+      same({ a(moth.ones(2)) }, { ep(moth.ones(2)) }, "result")
+      same({ a.n }, { b.n }, "buffer")
+    end
     local Twice = nn.class("Twice")
     function Twice:__init()
       self:register_buffer("all", moth.zeros(4))

@@ -13,7 +13,6 @@ local key_of = B.memory_key
 local merging = require "moth.export.merge"
 local sizes = require "moth.compile.sizes"
 local tree = require "moth.lang.tree"
-local writes = require "moth.export.writes"
 
 local M = {}
 local C = B.compile
@@ -29,13 +28,9 @@ local function stand_ins(program, point)
   local of = {}
   for _, node in ipairs(program.nodes) do
     if programs.controls[node.op] then
-      local like, parts = {}, {}
+      local like, parts = {}, programs.parts(node)
       for i, meta in ipairs(node.metas) do
         like[i] = { dtype = meta.dtype, shape = sizes.shape_at(meta.shape, point) }
-      end
-      for i = 1, node.args.n do
-        local a = node.args[i]
-        if type(a) == "table" and a.kind == "program" then parts[#parts + 1] = a.program end
       end
       local ops = require("moth.export.control").stand_in(node.op, like, function() end)
       of[node] = ops
@@ -578,8 +573,8 @@ M.check_program = check_program
 
 --- The program without writes to what C gives; those to its tensors are in place, where they may be.
 function M.without_writes(ep)
-  if writes.any(ep.program) then ep = ep:decompose {} end -- of a file that an older moth wrote
-  ep = setmetatable({ program = writes.without_copies(ep.program) }, { __index = ep })
+  if ep.program:writes() then ep = ep:decompose {} end -- of a file that an older moth wrote
+  ep = setmetatable({ program = ep.program:without_copies() }, { __index = ep })
   ep.program = placed.of(ep)
   return ep
 end

@@ -3,7 +3,6 @@ local B = require "moth_lua"
 local moth = require "moth"
 local each = require "moth.each"
 local programs = require "moth.export.program"
-local writes = require "moth.export.writes"
 
 local M = {}
 
@@ -12,11 +11,8 @@ local SMALL = 4096 -- bytes that a file may grow by for a tensor that goes
 -- Calls fn(v) for each value and tensor of the program that a call reads.
 local function each_name(node, fn)
   programs.visit_call(node, fn)
-  for i = 1, node.args.n do
-    local v = node.args[i]
-    if type(v) == "table" and v.kind == "program" then
-      for inner in v.program:calls() do each_name(inner, fn) end
-    end
+  for _, part in ipairs(programs.parts(node)) do
+    part:find(function(inner) programs.visit_call(inner, fn) end)
   end
 end
 
@@ -24,7 +20,7 @@ end
 local function repeats(node)
   local facts = programs.facts(node.op)
   local pure = facts and (facts.drops or facts.memory == "view") and not facts.draws and not facts.defined
-  if not pure or node.autocast or node.into or #writes.targets(node) > 0 then return false end
+  if not pure or node.autocast or node.into or #programs.targets(node) > 0 then return false end
   local function plain(v)
     if type(v) == "table" and v.kind == "list" then
       for i = 1, v.n do

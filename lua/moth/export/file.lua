@@ -422,10 +422,7 @@ function Reader:compare(said, made)
         self:fail("result %d of %s (%s) is not what the file says", k, other.op, other.at)
       end
     end
-    for k = 1, node.args.n do
-      local a, b = node.args[k], other.args[k]
-      if type(a) == "table" and a.kind == "program" then self:compare(b.program, a.program) end
-    end
+    for k, part in ipairs(programs.parts(node)) do self:compare(programs.parts(other)[k], part) end
   end
 end
 

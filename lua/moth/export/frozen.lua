@@ -11,7 +11,6 @@ local interpreted = require "moth.compile.interpreted"
 local is_recorded = require "moth.export.active"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
-local writes = require "moth.export.writes"
 local C = B.compile
 
 local M = {}
@@ -140,7 +139,7 @@ end
 --- The program and tensors { name = { kind, tensor } } of an exported program, frozen; nil: it writes to tensors.
 function M.freeze(ep)
   for node in ep.program:calls() do
-    if programs.controls[node.op] or #writes.targets(node) > 0 then return nil end
+    if programs.controls[node.op] or #programs.targets(node) > 0 then return nil end
   end
   return moth.no_grad(fold_norms, ep.program, ep.held)
 end

@@ -132,7 +132,7 @@ end
 
 --- The program of an exported one that writes in place where nothing else reads what was there.
 function M.of(ep)
-  local first = writes.last_call(ep.program) + 1
+  local first = ep.program:last_call() + 1
   if first > #ep.program.nodes or not has_sizes(ep.program) then return ep.program end
   return placed(ep, first)
 end

@@ -38,6 +38,14 @@ function M.facts(op)
   return facts
 end
 
+--- The facts of a call's op, and whether the call writes the op's result to its first argument ("relu_").
+function M.call_facts(op)
+  local facts = M.facts(op)
+  if facts then return facts, false end
+  facts = M.facts((op:gsub("_$", "")))
+  return facts, facts ~= nil
+end
+
 --- Ops that are calls of other programs, by name: function(args, node, env) -> results. moth.export.control fills it.
 M.controls = {}
 
@@ -81,6 +89,36 @@ function M.mapped(v, fn)
   local out = { kind = "list", n = v.n }
   for i = 1, v.n do out[i] = M.mapped(v[i], fn) end
   return out
+end
+
+--- The programs among a call's arguments.
+function M.parts(node)
+  local out = {}
+  for i = 1, node.args.n do
+    local v = node.args[i]
+    if type(v) == "table" and v.kind == "program" then out[#out + 1] = v.program end
+  end
+  return out
+end
+
+--- fn(node, its number, its program) of the calls of the program, and of those in it, in their order: the first result
+-- that is not nil or false.
+function Program:find(fn)
+  for i, node in ipairs(self.nodes) do
+    local found = fn(node, i, self)
+    for _, part in ipairs(found and {} or M.parts(node)) do found = found or part:find(fn) end
+    if found then return found end
+  end
+end
+
+--- Iterates over these calls.
+function Program:calls()
+  local list, i = {}, 0
+  self:find(function(node) list[#list + 1] = node end)
+  return function()
+    i = i + 1
+    return list[i]
+  end
 end
 
 -- The values that are used for the last time by each node: they are let go behind it.
@@ -263,8 +301,6 @@ function Program:prune(may)
   self.nodes, self.ends = kept, nil
 end
 
--- ---- text ----------------------------------------------------------------------------------------
-
 --- Packs the weights that are not packed yet, so that a recorded run does not do it in each call.
 function Program:pack(state)
   for _, node in ipairs(self.nodes) do
@@ -278,6 +314,73 @@ function Program:pack(state)
     end
   end
 end
+
+-- ---- writes --------------------------------------------------------------------------------------
+
+--- The values and tensors of the program that a call writes to, in their order, and the numbers of the arguments they
+-- stand in.
+function M.targets(node)
+  local out, at, i = {}, {}, 0
+  local function add(v, k)
+    M.visit(v, function(name) out[#out + 1], at[#at + 1] = name, k end)
+  end
+  local facts, inplace = M.call_facts(node.op)
+  if inplace then add(node.args[1], 1) end
+  for _, a in ipairs(facts and not inplace and facts.args or {}) do
+    if a.type ~= "INDEX_BASE" then
+      i = i + 1
+      if a.mutated then add(node.args[i], i) end
+      if a.name == "training" and a.type == "BOOL" and not node.args[i] then out, at = {}, {} end -- of a norm
+    end
+  end
+  for _, v in ipairs(node.into or {}) do add(v, 0) end
+  return out, at
+end
+
+-- Whether v is an input or a tensor of the program.
+local function is_outside(self, v)
+  local found = v.kind == "state"
+  for _, input in ipairs(self.inputs) do found = found or input.name == v.name end
+  return found
+end
+
+--- The number of the last call that is not one of the copies to inputs and tensors of the program at the end.
+function Program:last_call()
+  local nodes, last = self.nodes, #self.nodes
+  while last > 0 and nodes[last].op == "copy_" and is_outside(self, nodes[last].args[1]) do last = last - 1 end
+  return last
+end
+
+--- Whether it, or a program in it, writes otherwise than by these copies.
+function Program:writes()
+  return self:find(function(node, i, own)
+    return not node.fresh and #M.targets(node) > 0 and i <= own:last_call()
+  end) or false
+end
+
+--- What it, or a program in it, writes to that is not its own: { kind, name }, and the call; nil: nothing.
+function Program:written_outside()
+  local writer
+  return self:find(function(node, _, own)
+    writer = node
+    for _, target in ipairs((M.targets(node))) do
+      if is_outside(own, target) then return target end
+    end
+  end), writer
+end
+
+--- The program without the copies to its inputs at the end.
+function Program:without_copies()
+  local last, out = self:last_call(), {}
+  for key, v in each(self) do out[key] = v end
+  out.nodes, out.ends = {}, nil
+  for i, node in ipairs(self.nodes) do
+    if i <= last or node.args[1].kind == "state" then table.insert(out.nodes, node) end
+  end
+  return M.new(out)
+end
+
+-- ---- text ----------------------------------------------------------------------------------------
 
 local function shape_text(shape)
   local list = {}
@@ -320,12 +423,9 @@ local function node_lines(program, indent, lines)
     for i, name in ipairs(node.out) do names[i] = "%" .. name end
     lines[#lines + 1] = ("%s%-56s %s  %s"):format(indent, table.concat(names, ", ") .. " = " .. M.call_text(node),
       table.concat(metas, ", "), node.at):gsub("%s+$", "")
-    for k = 1, node.args.n do
-      local v = node.args[k]
-      if type(v) == "table" and v.kind == "program" then
-        lines[#lines + 1] = indent .. "  argument " .. k .. ":"
-        node_lines(v.program, indent .. "    ", lines)
-      end
+    for k, part in ipairs(M.parts(node)) do
+      lines[#lines + 1] = indent .. "  argument " .. (node.op == "cond" and k + 1 or k) .. ":"
+      node_lines(part, indent .. "    ", lines)
     end
   end
   local names = {}
@@ -339,26 +439,6 @@ function Program:__tostring()
   lines[1] = ("program(%s)"):format(table.concat(inputs, ", "))
   node_lines(self, "  ", lines)
   return table.concat(lines, "\n")
-end
-
---- Iterates over the calls of the program, and of those in it, in their order.
-function Program:calls()
-  local list = {}
-  local function add(program)
-    for _, node in ipairs(program.nodes) do
-      list[#list + 1] = node
-      for k = 1, node.args.n do
-        local v = node.args[k]
-        if type(v) == "table" and v.kind == "program" then add(v.program) end
-      end
-    end
-  end
-  add(self)
-  local i = 0
-  return function()
-    i = i + 1
-    return list[i]
-  end
 end
 
 M.Program = Program

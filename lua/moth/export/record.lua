@@ -34,7 +34,7 @@ end
 
 -- The arguments of a call as Lua gives them: positions count from 1, without saying so.
 local function given_args(target, args, value)
-  local facts = programs.facts(target) or programs.facts((target:gsub("_$", "")))
+  local facts = programs.call_facts(target)
   local out = { n = 0 }
   for i = 1, args.n or #args do
     if facts.args[i].type ~= "INDEX_BASE" then

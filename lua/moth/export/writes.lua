@@ -15,8 +15,6 @@ local ops = B.ops
 
 local M = {}
 
--- ---- what a call writes to -----------------------------------------------------------------------
-
 local function value(name) return { kind = "value", name = name } end
 
 local function state_of(name) return { kind = "state", name = name } end
@@ -33,89 +31,6 @@ local function is_name(v) return type(v) == "table" and (v.kind == "value" or v.
 local function key_of(v) return v.kind == "state" and "@" .. v.name or v.name end
 
 M.is_name, M.key_of = is_name, key_of
-
--- The op's facts, and whether the call is one that writes the result of another op to its first argument ("relu_").
-local function facts_of(op)
-  local facts = programs.facts(op)
-  if facts then return facts, false end
-  facts = programs.facts((op:gsub("_$", "")))
-  return facts, facts ~= nil
-end
-
---- The names that a call writes to, in their order, and the numbers of the arguments they stand in.
-function M.targets(node)
-  local out, at, i = {}, {}, 0
-  local function add(v, k)
-    programs.visit(v, function(name) out[#out + 1], at[#at + 1] = name, k end)
-  end
-  local facts, inplace = facts_of(node.op)
-  if inplace then add(node.args[1], 1) end
-  for _, a in ipairs(facts and not inplace and not programs.controls[node.op] and facts.args or {}) do
-    if a.type ~= "INDEX_BASE" then
-      i = i + 1
-      if a.mutated then add(node.args[i], i) end
-      if a.name == "training" and a.type == "BOOL" and not node.args[i] then out, at = {}, {} end -- a norm's statistics
-    end
-  end
-  for _, v in ipairs(node.into or {}) do add(v, 0) end
-  return out, at
-end
-
---- The number of the last call that is not one of the copies at the end.
-function M.last_call(program)
-  local outside, last = {}, #program.nodes
-  for _, input in ipairs(program.inputs) do outside[input.name] = true end
-  while last > 0 do
-    local node = program.nodes[last]
-    local target = node.args[1]
-    if node.op ~= "copy_" or not (target.kind == "state" or outside[target.name]) then break end
-    last = last - 1
-  end
-  return last
-end
-
--- The first result of fn(node, number, program) that is not nil or false, of the calls of a program and of those in it.
-local function first_of(program, fn)
-  for i, node in ipairs(program.nodes) do
-    local found = fn(node, i, program)
-    for k = 1, found and 0 or node.args.n do
-      local v = node.args[k]
-      found = found or type(v) == "table" and v.kind == "program" and first_of(v.program, fn)
-    end
-    if found then return found end
-  end
-end
-
---- Whether a program, or one of those in it, writes to other than inputs and tensors of its own at the end.
-function M.any(program)
-  return first_of(program, function(node, i, own)
-    return not node.fresh and #M.targets(node) > 0 and i <= M.last_call(own)
-  end) or false
-end
-
---- What a program, or one of those in it, writes to that is not its own: { kind, name }, and the call; nil: nothing.
-function M.outside(program)
-  local call
-  return first_of(program, function(node, _, own)
-    for _, target in ipairs((M.targets(node))) do
-      local outside = target.kind == "state"
-      for _, input in ipairs(own.inputs) do outside = outside or input.name == target.name end
-      call = node
-      if outside then return target end
-    end
-  end), call
-end
-
---- The program without the copies to its inputs at the end.
-function M.without_copies(program)
-  local last, out = M.last_call(program), {}
-  for key, v in each(program) do out[key] = v end
-  out.nodes, out.ends = {}, nil
-  for i, node in ipairs(program.nodes) do
-    if i <= last or node.args[1].kind == "state" then table.insert(out.nodes, node) end
-  end
-  return programs.new(out)
-end
 
 local function refuse(node, what, ...)
   check.fail("[export] %s (%s) writes to %s", node.op, node.at, what:format(...))
@@ -406,7 +321,7 @@ function Pass:filling(node, args, like)
   if t:dtype() ~= like:dtype() or t:device().type ~= like:device().type then
     return self:add("to_copy", { n = 3, v, type_of(like) }, like, node)
   end
-  local facts = maker and facts_of(maker.op)
+  local facts = maker and programs.call_facts(maker.op)
   return facts and facts.memory == "new" and v or self:add("clone", { n = 1, v }, like, node)
 end
 
@@ -420,7 +335,7 @@ end
 
 function Pass:writer(node, args, targets, at, unread)
   local about, results, call = self.about, {}, nil
-  local facts, inplace = facts_of(node.op)
+  local facts, inplace = programs.call_facts(node.op)
   if inplace or node.into then
     local like, metas = about.like[node], {}
     for i, t in ipairs(like) do metas[i] = meta_of(t) end
@@ -465,14 +380,13 @@ function Pass:control(node)
       end
     end
   end
-  for k = 2, 3 do
-    for name in each(node.args[k].program and node.args[k].program.of_state or {}) do
+  for _, part in ipairs(programs.parts(node)) do
+    for name in each(part.of_state) do
       local key = "@" .. name
-      if self.now[key] then
-        if self.now[key].kind ~= "state" then self:finish(state_of(name), node) end
-        self:forget(key)
-        self.now[key] = state_of(name)
-      end
+      local v = self.now[key]
+      if v and v.kind ~= "state" then self:finish(state_of(name), node) end
+      self:forget(key)
+      self.now[key] = v and state_of(name)
     end
   end
 end
@@ -485,7 +399,7 @@ end
 
 function Pass:call(node)
   local about, args, unread = self.about, { n = node.args.n }, {}
-  local targets, at = M.targets(node)
+  local targets, at = programs.targets(node)
   local tracked = #targets > 0
   for _, target in ipairs(targets) do
     local key = key_of(target)
@@ -522,7 +436,7 @@ end
 --- The program with its writes as values. tensors: like its inputs; state: { name = { tensor } }. is_part: it is one of
 -- cond or while_loop; then program.mutated is { [number of an input] = name of its last value }.
 function M.functional(program, tensors, state, is_part)
-  if not M.any(program) then return program end
+  if not program:writes() then return program end
   local about = look(program, tensors, state)
   local self = setmetatable({ program = program, state = state, about = about, nodes = {}, now = {}, known = {},
     written = {}, last = {}, reads = {}, depends = {}, count = 0 }, Pass)

@@ -13,7 +13,6 @@ local constants = require "moth.export.constants"
 local messages = require "moth.onnx.messages"
 local places = require "moth.onnx.positions"
 local rules = require "moth.onnx.rules"
-local writes = require "moth.export.writes"
 local programs = require "moth.export.program"
 local tree = require "moth.lang.tree"
 local sizes = require "moth.compile.sizes"
@@ -573,8 +572,8 @@ local MOST = 2 ^ 31 - 2 ^ 24 -- bytes of tensors in a model: a protocol buffer h
 -- output_names, opset_version, index_base, external_data, location (the name of that file).
 function M.model(ep, o)
   follow.refuse_guards("onnx.export", ep.program)
-  if writes.any(ep.program) then ep = ep:decompose {} end -- a file of an older moth
-  local target, writer = writes.outside(ep.program)
+  if ep.program:writes() then ep = ep:decompose {} end -- a file of an older moth
+  local target, writer = ep.program:written_outside()
   if target then
     refuse("%s (%s) writes to %s, which is not the program's own\nHINT: call :eval() before the export", writer.op,
       writer.at, target.name)
