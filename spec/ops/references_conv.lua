@@ -145,6 +145,25 @@ local function columns(a, image, fn)
   shape[#shape] = nil
   return shape
 end
+-- Rows that are sums of weighted rows, and what they give back.
+local function resampled(a, x, rows, add)
+  local n, inner, taps = x.shape[1], x.shape[3], a.places.shape[2]
+  local out = new({ n, rows, inner })
+  for e, place in ipairs(a.places.data) do
+    local there, from = math.floor((e - 1) / taps), place - 1
+    if add then there, from = from, there end
+    for o = 0, n - 1 do
+      for j = 1, inner do
+        local i = (o * rows + there) * inner + j
+        out.data[i] = out.data[i] + x.data[(o * x.shape[2] + from) * inner + j] * a.weights.data[e]
+      end
+    end
+  end
+  return out
+end
+function M.native_resample(a) return resampled(a, a.self, a.places.shape[1], false) end
+function M.native_resample_backward(a) return resampled(a, a.grad_output, a.size, true) end
+
 function M.im2col(a)
   local sum = {}
   local out = new(columns(a, a.self.shape, function(o, i) sum[o] = a.self.data[i] end))

@@ -545,7 +545,10 @@ return {
   expr = [[
     return fold(self, length(size), function(x, k)
       local i = floor_divide(arange_of(x, 0, size[k], none) * x.shape[k + 2], size[k])
-      return index_select(x, k + 2, i, 0)
+      local column = view(i, list(size[k], 1)) -- whose derivative is faster
+      local sums = resampled(as(x, working(x)), k + 2, column, as(ones_like(column), working(x)))
+      return when(both(is_on_cpu(x), both(is_float(x), records(x))), as(sums, x.dtype),
+        index_select(x, k + 2, i, 0))
     end)]],
   loop = [[
     local i = out
@@ -560,6 +563,44 @@ return {
   },
   doc = "(N, C, d1, ...) in the sizes given for d1, ...: element i is element floor(i d / size) from 0. \z
     F.interpolate's mode 'nearest'." },
+{ "native_resample(Tensor self, IndexTensor places, Tensor weights, index_base) -> Tensor",
+  kind = "window",
+  dims = { self = "A N B : float", places = "S K", weights = "S K : float" }, out = "A S B",
+  window = {}, over = { { "k", "places.shape[1]" } },
+  map = [[
+    local from = load(places, { out[1], k }) - index_base
+    return load(self, { out[0], from, out[2] }) * load(weights, { out[1], k })]],
+  join = "sum",
+  grad = {
+    self = "native_resample_backward(grad, self.shape[1], places, weights, index_base)", weights = "unimplemented",
+  },
+  reference = "native_resample",
+  samples = {
+    "randn(2,4,3), randint(1, 5, {5,2}), randn(5,2)", "randn(3,4,1), randint(1, 5, {3,5}), randn(3,5)",
+    "randn(2,3,2), randint(1, 4, {2,1}), randn(2,1)",
+  },
+  errors = {
+    { "randn(2,4,3), randint(5, 6, {5,2}), randn(5,2)", "index 5 is out of range" },
+    { "randn(2,4,3), randint(1, 5, {5,2}), randn(5,3)", "shape" },
+  },
+  doc = "Row i of each matrix is the sum of its rows places[i, k] times weights[i, k]." },
+{ "native_resample_backward(Tensor grad_output, int size, IndexTensor places, Tensor weights, index_base) -> Tensor",
+  kind = "window",
+  dims = { grad_output = "A S B : float", places = "S K", weights = "S K : float" }, out = "A size B",
+  check = { { "ge(size, 0)", "size must not be negative, got {size}" } },
+  window = {}, store = "add", over = "join(grad_output.shape, list(places.shape[1]))",
+  start = "zeros_of(grad_output, replace(grad_output.shape, 1, size), none)",
+  loop = [[
+    local place = { out[1], out[3] }
+    return { out[0], load(places, place) - index_base, out[2] },
+      load(grad_output, { out[0], out[1], out[2] }) * load(weights, place)]],
+  grad = { grad_output = "native_resample(grad, places, weights, index_base)", weights = "unimplemented" },
+  reference = "native_resample_backward",
+  samples = {
+    "randn(2,5,3), 4, randint(1, 5, {5,2}), randn(5,2)", "randn(3,3,1), 4, randint(1, 5, {3,5}), randn(3,5)",
+  },
+  errors = { { "randn(2,5,3), 4, randint(5, 6, {5,2}), randn(5,2)", "index 5 is out of range" } },
+  doc = "Derivative of native_resample by self, of `size` rows." },
 { "upsample_linear(Tensor self, int[] size, bool align_corners=false) -> Tensor",
   kind = "composite",
   check = { upsampled[1], upsampled[2], upsampled[3], { "is_float(self)", "expected a float dtype, got {self.dtype}", "type" } },

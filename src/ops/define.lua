@@ -117,8 +117,12 @@ return {
     local below = floor(inside)
     local part, i = inside - below, as(below, dtype_named("int64"))
     local j = clamp(i + 1, none, size - 1)
-    local weight = view(part, join(list(n), ones_n(x.ndim - dim - 1)))
-    return lerp(index_select(x, dim, i, 0), index_select(x, dim, j, 0), as(weight, x.dtype))]] },
+    return resampled(x, dim, stack(tensors(i, j), 1), as(stack(tensors(1 - part, part), 1), x.dtype))]] },
+  -- Element i along dim is the sum of the elements places[i, k] times weights[i, k].
+  resampled = { "x, dim, places, weights", [[
+    local matrices = list(product(first_n(x.shape, dim)), x.shape[dim], product(drop_n(x.shape, dim + 1)))
+    local y = native_resample(reshape(x, matrices), places, weights, 0)
+    return reshape(y, replace(x.shape, dim, places.shape[0]))]] },
 
   -- Positions along dim, in a shape that broadcasts with x.
   along = { "x, dim", "view(arange_of(x, 0, x.shape[dim], none), replace(ones_n(x.ndim), dim, x.shape[dim]))" },

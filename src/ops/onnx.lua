@@ -140,6 +140,7 @@ return {
   adaptive_max_pool3d = "adaptive(self, MaxPool, GlobalMaxPool, ReduceMax)",
   upsample_nearest = [[Resize(self, nil, nil, shape(out.shape), { mode = "nearest", nearest_mode = "floor",
     coordinate_transformation_mode = "asymmetric" })]],
+  native_resample = [[ReduceSum(Mul(Gather(self, places, { axis = 1 }), Unsqueeze(weights, ints { 2 })), ints { 2 }, { keepdims = 0 })]],
   upsample_linear = [[Resize(self, nil, nil, shape(out.shape), { mode = "linear",
     coordinate_transformation_mode = align_corners and "align_corners" or "half_pixel" })]],
   -- norms

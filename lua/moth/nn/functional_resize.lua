@@ -58,17 +58,15 @@ end
 -- x resampled along dimension d: each result is a sum of a few weighted elements.
 local function resample(x, d, places, weights)
   places = places:to(B.tensor_device(x))
-  local columns = B.size(places, 2)
   if not weights then return (ops.index_select(x, d, places:reshape(-1))) end
-  local shape = {}
-  for i = 1, B.dim(x) do shape[i] = i == d and B.size(places, 1) or 1 end
   weights = weights:to({ dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
-  local total
-  for k = 1, columns do
-    local part = ops.index_select(x, d, places:select(2, k)) * weights:select(2, k):reshape(shape)
-    total = total and total + part or part
+  local shape, outer, inner = B.size(x), 1, 1
+  for i = 1, #shape do
+    outer, inner = i < d and outer * shape[i] or outer, i > d and inner * shape[i] or inner
   end
-  return total
+  local y = ops.native_resample(x:reshape(outer, shape[d], inner), places, weights)
+  shape[d] = B.size(places, 1)
+  return y:reshape(shape)
 end
 
 -- A size, of which a record for other sizes knows how it follows from theirs.
