@@ -7,9 +7,11 @@ VERSION := $(shell sed -n 's/.*MOTH_VERSION *"\(.*\)"/\1/p' src/moth.h 2>/dev/nu
 # What programs are linked to, by the first number of the version, as src/lua/tensor.c says it to Lua.
 SONAME  := libmoth.so.$(firstword $(subst ., ,$(VERSION)))
 PREFIX  ?= /usr/local
-B       ?= build
+# CROSS=aarch64-linux-gnu: for another processor, into a folder of its own. `make edge` reads it by itself (src/edge/rules.mk).
+TRIPLE  := $(if $(filter edge%,$(MAKECMDGOALS)),,$(patsubst %-,%,$(CROSS)))
+B       ?= build$(if $(TRIPLE),/$(firstword $(subst -, ,$(TRIPLE))))
 # gcc, or clang where there is no gcc.
-CC      := $(if $(filter default undefined,$(origin CC)),$(notdir $(or $(shell command -v gcc || command -v clang),gcc)),$(CC))
+CC      := $(if $(TRIPLE),$(TRIPLE)-gcc,$(if $(filter default undefined,$(origin CC)),$(notdir $(or $(shell command -v gcc || command -v clang),gcc)),$(CC)))
 CLANG   ?= clang
 LUAJIT  ?= luajit
 BUSTED  ?= /usr/bin/busted
@@ -49,16 +51,28 @@ MAIN_O  := $(call object,$(MAIN_C))
 
 WARN     := -Wall -Wextra -Wshadow -Wconversion
 NO_GCC   := -Wno-source-uses-openmp -Wno-unknown-pragmas # clang: it does not know all that gcc does
+# The processor that is built for, and the instruction sets of its kernels: kernels/cpu/level.c chooses one. ISA_generic is
+# that of all other code.
+CPU      := $(firstword $(subst -, ,$(or $(TRIPLE),$(shell $(CC) -dumpmachine))))
+ifeq ($(CPU),x86_64)
+ISAS        := generic avx2 avx512
 ISA_generic := -march=x86-64-v2
 ISA_avx2    := -march=x86-64-v3
 # Each processor with AVX-512 knows prefetchw, though x86-64-v4 does not name it.
 ISA_avx512  := -march=x86-64-v4 -mprfchw -mprefer-vector-width=512
+else ifeq ($(CPU),aarch64)
+ISAS        := neon
+ISA_generic := -march=armv8-a
+ISA_neon    := $(ISA_generic)
+else
+ISAS        := generic
+endif
 # -g1: variable tracking costs a third of the time to compile. Type-generic code says x != x of integers, too. Nothing
 # is thrown through kernels; debuggers unwind them by .debug_frame, which is stripped where nobody needs it.
 KERN_FLAGS  := -g1 $(if $(SAN),,-fno-asynchronous-unwind-tables) -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
 isa       = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 # No `rep stos` for structures that a call sets up on the stack: it takes some 30 cycles to begin.
-ifeq ($(findstring clang,$(CC)),)
+ifeq ($(findstring clang,$(CC))$(CPU),x86_64)
 NO_REP   := -mmemset-strategy=vector_loop:512:noalign,libcall:-1:noalign \
   -mmemcpy-strategy=vector_loop:512:noalign,libcall:-1:noalign
 endif
@@ -79,7 +93,14 @@ SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
   $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined) \
   $(if $(findstring float-cast,$(SAN)),-fno-sanitize-recover=float-cast-overflow) \
   $(if $(CLANG_CC),$(NO_GCC) $(OMP_H) $(if $(SAN),-shared-libsan))
+# LuaJIT and the libraries of another processor, that specs run with, too: by .ci/sysroot from Debian's packages.
+SYSROOT  ?= $(B)/sysroot
+ifneq ($(TRIPLE),)
+LUAJIT_CFLAGS := -I$(SYSROOT)/usr/include/luajit-2.1
+LIBRARIES := -L$(SYSROOT)/usr/lib/$(TRIPLE)
+else
 LUAJIT_CFLAGS := $(shell pkg-config luajit --cflags 2>/dev/null || echo -I/usr/include/luajit-2.1)
+endif
 INCLUDES := -Isrc -I$(GEN) -I.
 CPPFLAGS_ALL = $(INCLUDES) -D_GNU_SOURCE $(CPPFLAGS)
 # Objects say paths from the top of the tree: the same source gives the same bytes in each folder. Coverage looks for the
@@ -87,7 +108,7 @@ CPPFLAGS_ALL = $(INCLUDES) -D_GNU_SOURCE $(CPPFLAGS)
 PLACE    = $(if $(findstring --coverage,$(CFLAGS)),,-ffile-prefix-map='$(CURDIR)'=.)
 CFLAGS_ALL = -std=gnu17 -g -fPIC -fvisibility=hidden $(OPENMP) $(WARN) $(WERROR) $(SAN_FLAGS) $(CFLAGS)
 # The loader refuses the libraries where the processor lacks what ISA_generic uses, instead of an illegal instruction.
-ifeq ($(shell uname -m),x86_64)
+ifeq ($(CPU),x86_64)
 NEEDS    := -Wl,-z,x86-64-v2
 endif
 SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed -Wl,-Bsymbolic-functions $(NEEDS)
@@ -109,12 +130,12 @@ endif
 $(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)
-	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
+	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN) "$(ISAS)"
 
 $(GEN)/%.c: $(GEN)/sources.mk ;
 
 # Data of process groups over several hosts, by Debian's Gloo, where that is: libmoth.so opens it at run time.
-GLOO     := $(if $(wildcard /usr/include/gloo/rendezvous/context.h),$(shell command -v g++ || command -v clang++))
+GLOO     := $(if $(TRIPLE),,$(if $(wildcard /usr/include/gloo/rendezvous/context.h),$(shell command -v g++ || command -v clang++)))
 libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth $(if $(GLOO),$(B)/libmoth_gloo.so)
 	@:
 
@@ -139,7 +160,7 @@ $(B)/moth_lua.so: $(LUA_O) $(B)/libmoth.so
 
 $(B)/moth: $(MAIN_O)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ $(LDFLAGS) -lluajit-5.1 $(LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ $(LIBRARIES) $(LDFLAGS) -lluajit-5.1 $(LIBS)
 	$(Q)ln -sf moth $(B)/mothrun
 	$(Q)ln -sfn '$(CURDIR)/lua' $(B)/lua
 
@@ -166,7 +187,7 @@ emu-lib: $(B)/libmoth_cudaemu.so
 
 # Warnings are errors for both compilers here, and only here: a user's newer compiler may know more.
 # One instruction set of the kernels will do: the others are the same text.
-LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_avx2.c,$(KERN_C))
+LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_$(or $(filter avx2,$(ISAS)),$(ISAS)).c,$(KERN_C))
 LINT_OK   = $(patsubst $(B)/%,%,$(LINT_C))
 LINTERS ?= gcc clang
 lint-c: $(foreach by,$(LINTERS),$(LINT_OK:%=$(B)/lint/$(by)/%.o))
@@ -198,8 +219,11 @@ endif
 .PHONY: edge edge-libs edge-test deps-edge everywhere
 .PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist deb uninstall clean help
 
-all: check
+all: check $(if $(TRIPLE),$(SYSROOT)/usr)
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
+
+$(B)/sysroot/usr:
+	@sh .ci/sysroot $(TRIPLE) $(@D)
 
 # The CUDA backend, for sm_90a alone; all that nvcc knows in cuda-release. cudaemu: its emulation.
 cuda: all
@@ -211,7 +235,7 @@ cudaemu: all
 
 # The runtime of exported programs for C, and its tool: src/edge/rules.mk.
 edge:
-	$(SUBMAKE) B=$(B) SAN=$(SAN) $(GEN)/sources.mk
+	$(SUBMAKE) B=$(B) SAN=$(SAN) CROSS= $(GEN)/sources.mk
 	$(SUBMAKE) B=$(B) SAN=$(SAN) CROSS=$(CROSS) OPS_OF="$(OPS_OF)" edge-libs
 
 # For spec/edge: libraries with the ops of two small models, for this machine and, where its compiler is, for arm64.
@@ -236,7 +260,7 @@ NVCC      = $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 check:
 	$(info $(call find,$(CC),$(call version,$(CC),--version),needed; HINT: make deps))
 	$(info $(call find,luajit,$(call version,$(LUAJIT),-v),needed; HINT: make deps))
-	$(info $(call find,luajit headers,$(firstword $(LUAJIT_H)),needed; HINT: make deps))
+	$(if $(TRIPLE),,$(info $(call find,luajit headers,$(firstword $(LUAJIT_H)),needed; HINT: make deps)))
 	$(info $(call find,OpenBLAS openmp,$(OPENBLAS),matrix products fall back to slow own code; HINT: make deps))
 	$(info $(call find,oneDNN,$(ONEDNN),large float32 products take longer; HINT: make deps))
 	$(info $(call find,nvcc,$(NVCC),built without CUDA))
@@ -249,7 +273,7 @@ check:
 
 deps deps-test deps-site deps-dev deps-cover deps-hosts deps-edge:
 	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(filter dev cover hosts edge,$(@:deps-%=%)) \
-	  $(if $(filter %-dev,$@),edge)
+	  $(if $(or $(TRIPLE),$(filter %-dev,$@)),edge)
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
@@ -289,7 +313,7 @@ $(1): deps $(if $(findstring clang,$(2)),deps-dev)
 	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
 endef
 $(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
-$(eval $(call sanitized,ubsan-clang,$(CLANG),$(ASAN),libclang_rt.asan-x86_64.so,$(NOASAN)))
+$(eval $(call sanitized,ubsan-clang,$(CLANG),$(ASAN),libclang_rt.asan-$(CPU).so,$(NOASAN)))
 $(eval $(call sanitized,tsan,gcc,thread,libtsan.so,$(or $(SPECS),--tags=threads),OMP_NUM_THREADS=1))
 valgrind: deps-dev all
 	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
@@ -509,6 +533,7 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make edge        the runtime of exported programs for C: CROSS=aarch64-linux-gnu- EDGE_ISA=avx2 OPS_OF="a.mte b.mte" (docs/deploy.md)' \
+	  'make CROSS=aarch64-linux-gnu   for arm64, into build/aarch64; `make deps CROSS=aarch64-linux-gnu` installs the compiler' \
 	  'make cuda        the CUDA backend, where nvcc is; cuda-release: for all GPUs; cudaemu: its emulation' \
   'make parity      against PyTorch, onnxruntime and others, where python3 has them' \
   'make everywhere  every model exported, reloaded, run from C and in onnxruntime: a table of errors (MODELS="vgg16 GPT")' \

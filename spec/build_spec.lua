@@ -48,6 +48,19 @@ describe("the build", function()
     assert.equal("", text)
   end)
 
+  it("is for another processor with CROSS, in a folder of its own", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local f = assert(io.open(path, "w"))
+    f:write("include Makefile\nprint:\n\t@echo $(B) $(CC) $(ISAS) $(ISA_neon) $(NEEDS)\n")
+    f:close()
+    for _, cross in ipairs { "aarch64-linux-gnu", "aarch64-linux-gnu-" } do
+      assert.equal("build/aarch64 aarch64-linux-gnu-gcc neon -march=armv8-a\n",
+        (run("make -s -f %s CROSS=%s print", path, cross)))
+    end
+    assert.matches("^build %S+ ", (run("make -s -f %s print", path)))
+  end)
+
   it("runs by busted alone, and skips what needs a GPU with the reason #M509 #noasan", function()
     if os.getenv("MOTH_CUDA") == "emu" then return pending("the emulation is a GPU") end
     local text, ok = run("MOTH_BUILD=%s MOTH_LUAJIT_WARNING=0 busted spec/utils/system_spec.lua", build)

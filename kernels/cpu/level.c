@@ -9,8 +9,18 @@
 #include "moth.h"
 
 int moth_isa;
+#if defined(__x86_64__)
+#define LEVELS "generic, avx2 or avx512"
 static const char *const names[MOTH_NISAS + 1] = {"generic", "avx2", "avx512", NULL};
+#elif defined(__aarch64__)
+#define LEVELS "neon"
+static const char *const names[MOTH_NISAS + 1] = {LEVELS, NULL};
+#else
+#define LEVELS "generic"
+static const char *const names[MOTH_NISAS + 1] = {LEVELS, NULL};
+#endif
 
+#if defined(__x86_64__)
 bool moth_cpu_has(int isa) {
   __builtin_cpu_init();
   switch (isa) {
@@ -25,6 +35,11 @@ bool moth_cpu_has(int isa) {
     return true;
   }
 }
+#else
+bool moth_cpu_has(int isa) {
+  return isa == MOTH_ISA_GENERIC;
+}
+#endif
 
 __attribute__((constructor)) static void level_init(void) {
   int best = MOTH_NISAS - 1;
@@ -52,6 +67,5 @@ MothStatus moth_set_cpu_level(const char *level) {
     moth_isa = i;
     return MOTH_OK;
   }
-  return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: expected generic, avx2 or avx512, got '%s'",
-                   level);
+  return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: expected " LEVELS ", got '%s'", level);
 }

@@ -7,7 +7,12 @@
 
 #include "kernels/common/param.h"
 
+/* The Makefile's ISAS, in its order. Where there is one alone, the others are names of none. */
+#if defined(__x86_64__)
 enum { MOTH_ISA_GENERIC, MOTH_ISA_AVX2, MOTH_ISA_AVX512, MOTH_NISAS };
+#else
+enum { MOTH_ISA_GENERIC, MOTH_NISAS, MOTH_ISA_AVX2, MOTH_ISA_AVX512 };
+#endif
 extern int moth_isa; /* the level in use: kernels/cpu/level.c */
 
 /* p[0] is written, p[1..] are read; strides in bytes. */

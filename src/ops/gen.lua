@@ -1,5 +1,5 @@
--- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`; with --edge it writes what the
--- edge library is compiled of (edge.lua).
+-- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT ["neon"]`, with the instruction
+-- sets of another processor than x86-64; with --edge it writes what the edge library is compiled of (edge.lua).
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
@@ -29,6 +29,7 @@ local fields = require "fields"
 local schema = require "schema"
 local formula = require "formula"
 local formulas = require "moth.codegen.formulas"
+local kernels = require "kernels"
 local reductions = require "reductions"
 local shapes = require "shapes"
 local steps = require "steps"
@@ -283,6 +284,11 @@ for _, name in ipairs({ "schema", "kinds", "patterns" }) do
   local module = assert(read(("%s/%s.lua"):format(here, name))):gsub('require "(%w+)"', 'require "moth.records.%1"')
     :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
   write(("moth/records/%s.lua"):format(name), module)
+end
+if arg[2] then
+  local isas = {}
+  for isa in arg[2]:gmatch "%S+" do isas[#isas + 1] = isa end
+  kernels.isas = isas
 end
 checked(writers.run, ops, by_name, { header = header, formulas = reader,
   read = function(path) return assert(read(root .. "/" .. path), path) end,
