@@ -307,12 +307,16 @@ return function(M, t)
       local row, k = math.floor((i - 1) / m), 0
       while k < n do
         local y = s.data[row * n + k + 1]
-        if a.right or a.side == "right" then if y > x then break end elseif y >= x then break end
+        local right = a.right or a.side == "right"
+        if (right and y > x) or (not right and y >= x) or (y ~= y and x == x) then break end
         k = k + 1
       end
       out.data[i] = k + 1
     end
     return out
+  end
+  function M.native_searchsorted(a)
+    return M.searchsorted({ sorted_sequence = a.table, input = a.wanted, right = a.right })
   end
   function M.bucketize(a)
     return M.searchsorted({ sorted_sequence = a.boundaries, input = a.input, right = a.right })

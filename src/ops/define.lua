@@ -166,6 +166,21 @@ return {
       first_n(x.shape, x.ndim - 1))
     return reshape(movedim(between, -1, 0), when(many, join(list(points.numel), size), size))]] },
 
+  -- searchsorted: how many of the table (rows of it: of the same row) are before, each bit, from the top.
+  searched = { "s, input, upper, index_base", [[
+    local n, rows = s.shape[-1], product(first_n(s.shape, s.ndim - 1))
+    local table, wanted = reshape(s, list(rows, n)), reshape(input, list(rows, when(equal(s.ndim, 1), input.numel, input.shape[-1])))
+    local steps = doublings(n + 1)
+    local start = zeros_of(s, wanted.shape, dtype_named("int64"))
+    local found = when(equal(n, 0), start, fold(start, steps, function(p, k)
+      local next = p + power_of(2, steps - 1 - k)
+      local there = gather(table, 1, clamp(next, none, n) - 1, 0)
+      local over = when(upper, gt(there, wanted), ge(there, wanted))
+      local beyond = when(is_float(s), logical_or(over, logical_and(isnan(there), eq(wanted, wanted))), over)
+      return where(logical_or(beyond, gt(next, n)), p, next)
+    end))
+    return reshape(found + index_base, input.shape)]] },
+
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
   -- ---- distances -----------------------------------------------------------------------------------

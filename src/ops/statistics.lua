@@ -169,23 +169,33 @@ return {
   samples = { "randn(50), 7", "rand(3,20), 4, 0, 1", "tensor{1, 2, nan, 5, -3, 2.5}, 4, 1, 3", "tensor{2, 2}, 4" },
   errors = { { "randn(2), 0", "bins" }, { "randn(2), 3, 2, 1", "max" }, { "randn(2), 3, 0, inf", "finite" }, { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "Counts of the elements in `bins` equal parts of [min, max], or of the range of self where both are the same." },
+{ "native_searchsorted(Tensor table, Tensor wanted, bool right=false, index_base) -> Tensor",
+  kind = "fused", batch = "loop",
+  dims = { wanted = "*I : table" }, out = "*I : int64",
+  check = {
+    { "gt(table.ndim, 0)", "table must have at least 1 dimension" },
+    { "either(equal(table.ndim, 1), same_list(first_n(table.shape, table.ndim - 1), first_n(wanted.shape, wanted.ndim - 1)))",
+      "table and wanted must have the same sizes but the last, or table be 1-D" },
+  },
+  decompose = "searched(table, wanted, right, index_base)",
+  grad = { table = "no", wanted = "no" },
+  reference = "native_searchsorted",
+  samples = {
+    "tensor{1, 3, 3, 5, 9}, tensor{{3, 0}, {6, 10}}", "tensor{1, 3, 3, 5, 9}, tensor{3, 9}, true",
+    "tensor{{1, 2, 4}, {0, 5, 7}}, randn(2,3)", "tensor{1, 2, 4}, tensor(3)", "randn(0), randn(2)", "randn(2,3,0), randn(2,3,2)",
+    "randn(70):sort(), randn(5,17)", "tensor{1, 3, nan, nan}, tensor{2, 9, nan, inf, -inf}, true",
+  },
+  errors = {
+    { "randn(2,3), randn(3,3)", "same sizes" }, { "randn(), randn(2)", "at least 1" }, { "randn(2,2), randn()", "same sizes" },
+    { "randn(2), tensor({1},{dtype=int64})", "dtype" },
+  },
+  doc = "searchsorted of tensors of one dtype." },
 { "searchsorted(Tensor sorted_sequence, Tensor input, bool out_int32=false, bool right=false, enum('left','right')? side=none, IndexTensor? sorter=none, index_base) -> Tensor",
   kind = "composite",
   expr = [[
     local s = when(given(sorter), gather(sorted_sequence, -1, sorter, index_base), sorted_sequence)
-    local n, rows = s.shape[-1], product(first_n(s.shape, s.ndim - 1))
-    local table, wanted = reshape(s, list(rows, n)), reshape(input, list(rows, when(equal(s.ndim, 1), input.numel, input.shape[-1])))
     local upper = either(right, both(given(side), eq(side, "right")))
-    local steps = doublings(n + 1)
-    local start = zeros_of(s, wanted.shape, dtype_named("int64"))
-    local found = when(equal(n, 0), start, fold(start, steps, function(p, k) -- how many are before: each bit, from the top
-      local next = p + power_of(2, steps - 1 - k)
-      local there = gather(table, 1, clamp(next, none, n) - 1, 0)
-      local over = when(upper, gt(there, wanted), ge(there, wanted))
-      local beyond = when(is_float(s), logical_or(over, logical_and(isnan(there), eq(wanted, wanted))), over)
-      return where(logical_or(beyond, gt(next, n)), p, next)
-    end))
-    local positions = reshape(found + index_base, input.shape)
+    local positions = when(same_dtype(s, input), native_searchsorted(s, input, upper, index_base), searched(s, input, upper, index_base))
     return when(out_int32, to(positions, dtype_named("int32")), positions)]],
   check = {
     { "gt(sorted_sequence.ndim, 0)", "sorted_sequence must have at least 1 dimension" },
