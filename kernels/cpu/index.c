@@ -185,22 +185,89 @@ static void put_slices(MothTensor *out, const MothTensor *in, int dim, const int
   drop_runs(&s);
 }
 
+/* Sums of single elements, of a vector. The source may stand still (bincount adds ones). */
+typedef struct Elements {
+  int64_t *out;
+  const int64_t *index, *src; /* positions from `base` on */
+  int64_t n, base, stride;    /* elements of the result; of the source */
+} Elements;
+
+/* Integers may be added in any order: into tables of the range's own, in turn, so that an addition need not wait for the
+ * one before it, which may be to the same element. */
+static void count_range(void *ctx, int64_t begin, int64_t end) {
+  enum { TABLES = 4 };
+  const Elements *e = ctx;
+  const int64_t n = e->n, stride = e->stride;
+  const size_t bytes = (size_t)n * TABLES * sizeof(int64_t);
+  uint64_t *own = moth_alloc(bytes), *out = (uint64_t *)e->out;
+  int64_t i = begin;
+  if (own) {
+    memset(own, 0, bytes);
+    for (; i + TABLES <= end; i += TABLES)
+      for (int64_t k = 0; k < TABLES; k++)
+        own[k * n + e->index[i + k] - e->base] += (uint64_t)e->src[(i + k) * stride];
+  }
+  for (; i < end; i++)
+    __atomic_fetch_add(out + e->index[i] - e->base, (uint64_t)e->src[i * stride], __ATOMIC_RELAXED);
+  if (!own)
+    return;
+  for (int64_t k = 0; k < n; k++)
+    __atomic_fetch_add(out + k, own[k] + own[n + k] + own[2 * n + k] + own[3 * n + k],
+                       __ATOMIC_RELAXED);
+  moth_free(own, bytes);
+}
+
+static void add_elements(MothTensor *out, const MothTensor *src, const MothTensor *index,
+                         int64_t base) {
+  enum { OFTEN = 16 }; /* additions to an element, on average, that are worth tables */
+  const int64_t count = index->numel, n = out->numel, stride = src->ndim ? src->stride[0] : 0;
+  if (out->dtype == MOTH_INT64 && n > 0 && count / n >= OFTEN) {
+    Elements e = {(int64_t *)out->data,
+                  (const int64_t *)index->data,
+                  (const int64_t *)src->data,
+                  n,
+                  base,
+                  stride};
+    moth_parallel_for(count, moth_max64(MOTH_GRAIN, OFTEN * n), count_range, &e);
+    return;
+  }
+  const int64_t from[3] = {-base, 0, 0};
+  MothScatter q = {.out = out->data,
+                   .src = src->data,
+                   .positions = count,
+                   .index = (const int64_t *)index->data,
+                   .out_stride = 1,
+                   .index_stride = 1,
+                   .src_stride = stride,
+                   .lines = 1,
+                   .offsets = from};
+  moth_cpu_kernels(out->dtype)->scatter_add_lines(&q);
+}
+
 static MothStatus put_run(MothCall *c, bool add) {
   MOTH_UNPACK_INDEX_ADD(c)
-  MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
+  MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL, *at = NULL;
   int64_t *positions = NULL;
-  int d = (int)dim;
+  const int d = (int)dim;
+  const int64_t size = self->ndim ? self->shape[d] : 1;
   MothStatus status;
-  MOTH_GO(
-      moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
   MOTH_GO(moth_cpu_sums_as(out, add, &sums));
+  if (add && out->ndim <= 1 && source->ndim <= 1 && source->dtype == sums->dtype) {
+    MOTH_GO(moth_cpu_index_checked(index, index_base, size, d, "index", &at));
+    moth_cpu_copy(sums, self);
+    add_elements(sums, source, at, index_base);
+    goto sum;
+  }
+  MOTH_GO(moth_cpu_index(index, index_base, size, d, "index", &positions));
   MOTH_GO(moth_cpu_contiguous_as(source, (MothDType)sums->dtype, &in));
   moth_cpu_copy(sums, self);
   put_slices(sums, in, d, positions, index->numel, add ? add_range : copy_range);
+sum:
   if (sums != out)
     moth_cpu_copy(out, sums);
 done:
   moth_tensor_release(in);
+  moth_tensor_release(at);
   moth_tensor_release(sums);
   moth_cpu_index_free(index, positions);
   return status;

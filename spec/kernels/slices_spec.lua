@@ -133,3 +133,56 @@ describe("pad #quick", function()
     end
   end)
 end)
+
+describe("index_add of single elements #quick", function()
+  local threads = moth.get_num_threads()
+  after_each(function() moth.set_num_threads(threads) end)
+
+  it("in the order of the index, for few and many places, of sources that stand still and strided ones", function()
+    for _, dtype in ipairs { "float32", "float64", "float16", "int64", "int32", "uint8", "bool" } do
+      for _, n in ipairs { 1, 3, 700 } do
+        for _, count in ipairs { 0, 1, 63, 4001 } do
+          local index = (moth.arange(0, count) * 7919) % n + 1
+          local sources = { numbers(count, dtype), numbers(2 * count, dtype):view(count, 2):select(2, 1),
+            moth.ones(1):to(moth[dtype]):expand(count) }
+          for k, source in ipairs(count > 0 and sources or { sources[1] }) do
+            local start = numbers(n, dtype)
+            local want, wide = start:totable(), dtype:find "^float" or dtype == "int64" or dtype == "int32"
+            local list, at = source:totable(), index:totable()
+            for j = 1, count do
+              if dtype == "bool" then want[at[j]] = want[at[j]] or list[j] else want[at[j]] = want[at[j]] + list[j] end
+            end
+            local got = start:index_add(1, index:int(), source)
+            if wide and dtype ~= "float16" then
+              assert.same(want, got:totable(), dtype .. " " .. n .. " " .. count .. " " .. k)
+            elseif dtype == "uint8" then
+              for i = 1, n do want[i] = want[i] % 256 end
+              assert.same(want, got:totable())
+            elseif dtype == "bool" then
+              assert.same(want, got:totable())
+            else
+              assert.is_true(moth.equal(moth.tensor(want):half(), got))
+            end
+            assert.is_true(moth.equal(got, start:clone():index_add_(1, index, source)))
+          end
+        end
+      end
+    end
+  end)
+
+  it("counts the same by two threads as by one, and says which index is outside", function()
+    local x = (moth.arange(0, 300007) * 31) % 1000 + 1
+    moth.set_num_threads(1)
+    local one = moth.bincount(x)
+    moth.set_num_threads(2)
+    assert.is_true(moth.equal(one, moth.bincount(x)))
+    assert.same({ 301, 1000, 300007 }, { one[1]:item(), one:numel(), one:sum():item() })
+    local zeros, ones = moth.zeros(10, { dtype = moth.int64 }), moth.ones(400, { dtype = moth.int64 })
+    local bad = moth.ones(400, { dtype = moth.int64 })
+    bad[300] = 11
+    assert.error_matches(function() zeros:index_add(1, bad, ones) end, "index 11 is out of range: expected 1 to 10")
+    assert.error_matches(function() zeros:index_add_(1, bad, ones) end, "index 11 is out of range")
+    assert.same({ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, zeros:totable())
+    assert.equal(5, moth.tensor(2):index_add(1, moth.tensor({ 1 }, { dtype = moth.int64 }), moth.tensor(3)):item())
+  end)
+end)

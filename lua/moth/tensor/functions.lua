@@ -448,7 +448,7 @@ local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)
   local values = weights
     or ops.expand(ops.ones({ 1 }, { dtype = "int64", device = B.tensor_device(x) }), B.size(x))
   local zeros = ops.zeros({ n }, { dtype = B.tensor_dtype(values), device = B.tensor_device(x) })
-  return ops.index_add(zeros, 1, x, values)
+  return (ops.index_add_(zeros, 1, x, values))
 end)
 
 -- The order of the rows of a matrix (n, m), by the first column, then the second, ….
