@@ -345,6 +345,30 @@ describe("moth.export, writes in place", function()
     fails("add_ %(.*%) writes to a result of cond %(.*which may be one of its operands", function(x)
       return moth.cond(x:sum():gt(0), function(a) return a:view(-1) end, function(a) return a - 1 end, { x }):add_(1)
     end, { moth.rand(3) })
+    fails("a result of cond %(.*which may be one of its operands itself, is read behind a write", function(x)
+      local z = x * 1
+      local y = moth.cond(x:sum():gt(0), function(a) return a:view(-1) end, function(a) return a - 1 end, { z })
+      z:add_(1)
+      return y
+    end, { moth.rand(3) })
+    agrees(function(x)
+      local z = x * 1
+      local y = moth.cond(x:sum():gt(0), function(a) return a end, function(a) return a - 1 end, { z })
+      local s = y + 1
+      z:add_(1)
+      return s, z
+    end, { moth.rand(3) })
+    local Given = nn.class("Given")
+    function Given:__init() self:register_buffer("n", moth.ones(3)) end
+    function Given:forward(x)
+      local y = moth.cond(x:sum():gt(0), function() return self.n end, function(a) return a * 2 end, { x })
+      local _, z = moth.while_loop(function(i) return i:lt(3) end, function(i) return i + 1, self.n end,
+        { moth.tensor(0), x })
+      x:add_(1)
+      return y, z
+    end
+    local a, ep = Given(), moth.export(Given(), { moth.ones(3) })
+    for _, x in ipairs { moth.ones(3), -moth.ones(3) } do same({ a(x:clone()) }, { ep(x:clone()) }, "state") end
     fails("the body writes to operand 2, and gives another value", function(x)
       return moth.while_loop(function(i) return i:lt(3) end, function(i, v)
         v:add_(1)

@@ -45,23 +45,24 @@ end
 
 local count = 0
 
-local function metas_of(program)
+-- What the results of a program are like.
+local function metas_of(program, state)
   local metas, out = {}, {}
   for _, input in ipairs(program.inputs) do metas[input.name] = input end
   for _, node in ipairs(program.nodes) do
     for i, name in ipairs(node.out) do metas[name] = node.metas[i] end
   end
-  for i, name in ipairs(program.outputs) do out[i] = metas[name] or false end
+  for i, name in ipairs(program.outputs) do
+    local t = not metas[name] and state[name].tensor
+    out[i] = t and { dtype = t:dtype().name, shape = t:size() } or metas[name]
+  end
   return out
 end
 
-local function same_results(where, a, b, what)
-  local x, y = metas_of(a), metas_of(b)
+local function same_results(where, x, y, what)
   local same = #x == #y
   for i = 1, same and #x or 0 do
-    if x[i] and y[i] then
-      same = same and x[i].dtype == y[i].dtype and table.concat(x[i].shape, ",") == table.concat(y[i].shape, ",")
-    end
+    same = same and x[i].dtype == y[i].dtype and table.concat(x[i].shape, ",") == table.concat(y[i].shape, ",")
   end
   if not same then check.fail("[%s] %s: results of the same number, dtypes and sizes are expected", where, what) end
 end
@@ -150,14 +151,15 @@ function M.cond(pred, true_fn, false_fn, operands, ...)
   for i, t in ipairs(operands) do list[i + 1] = t end
   local made = recorder:programs({ true_fn, false_fn }, operands, function(parts)
     local a, b = parts[1], parts[2]
-    same_results("cond", a, b, "true_fn and false_fn give different ones")
+    same_results("cond", metas_of(a, recorder.state), metas_of(b, recorder.state),
+      "true_fn and false_fn give different ones")
     local written = written_by(a, b)
     for _, k in ipairs(written) do
       for _, one in ipairs(parts) do
         table.insert(one.outputs, one.mutated and one.mutated[k] or one.inputs[k].name)
       end
     end
-    return { written = written, ops = M.stand_in("cond", metas_of(a), function(call)
+    return { written = written, ops = M.stand_in("cond", metas_of(a, recorder.state), function(call)
       local given = call.args[1]
       return { op = "cond", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast,
         written = written, args = { n = 4, given[1], part(a), part(b), rest(given, 2) } }
@@ -186,9 +188,7 @@ function M.while_loop(test, body, operands, ...)
   local made = recorder:programs({ test, body }, operands, function(parts)
     local a, b = parts[1], parts[2]
     if #a.outputs ~= 1 then check.fail("[while_loop] the test gives one tensor, got %d", #a.outputs) end
-    local state = { inputs = b.inputs, nodes = {}, outputs = {} }
-    for i, input in ipairs(b.inputs) do state.outputs[i] = input.name end
-    same_results("while_loop", state, b, "the body's results are not like its operands")
+    same_results("while_loop", b.inputs, metas_of(b, recorder.state), "the body's results are not like its operands")
     if a.mutated then
       check.fail("[while_loop] the test writes to operand %d: take a clone of it", (next(a.mutated)))
     end

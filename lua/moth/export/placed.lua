@@ -3,9 +3,9 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local each = require "moth.each"
+local memory = require "moth.export.memory"
 local programs = require "moth.export.program"
 local sizes = require "moth.compile.sizes"
-local writes = require "moth.export.writes"
 
 local M = {}
 
@@ -16,7 +16,7 @@ local function look(ep)
     local shape = sizes.shape_at(input.shape, ep.program.example)
     tensors[i] = moth.fake_mode(B.ops.empty, shape, { dtype = B.dtype(input.dtype) })
   end
-  return writes.look(ep.program, tensors, ep.held, { dims = ep.program.example, device = "cpu" })
+  return memory.look(ep.program, tensors, ep.held, { dims = ep.program.example, device = "cpu" })
 end
 
 -- A view whose elements an op replaces: the op and its arguments behind the first; nil: there is none.
@@ -36,24 +36,24 @@ end
 
 -- The calls from `target` to its last value v, in their order; nil: one of them needs memory of its own.
 local function chain_of(about, target, v, made, last_read)
-  local chain, key = {}, writes.key_of(v)
-  local fake = about.fakes[writes.key_of(target)]
+  local chain, key = {}, memory.key_of(v)
+  local fake = about.fakes[memory.key_of(target)]
   if last_read[about.root[key]] == math.huge then return nil end
-  while key ~= writes.key_of(target) do
+  while key ~= memory.key_of(target) do
     local at = made[key]
     local node, t = at and at.node, about.fakes[key]
     local first = node and node.args[1]
-    if not first or not writes.is_name(first) or not has_place(node) or t:dtype() ~= fake:dtype()
+    if not first or not memory.is_name(first) or not has_place(node) or t:dtype() ~= fake:dtype()
       or table.concat(t:size(), ",") ~= table.concat(fake:size(), ",") then
       return nil
     end
     table.insert(chain, 1, node)
-    key = writes.key_of(first)
+    key = memory.key_of(first)
     local root = about.root[key]
     if last_read[root] > at.i or about.links[key] then return nil end
     local shown = false
     for i = 2, node.args.n do -- another argument shows it, too
-      programs.visit(node.args[i], function(other) shown = shown or about.root[writes.key_of(other)] == root end)
+      programs.visit(node.args[i], function(other) shown = shown or about.root[memory.key_of(other)] == root end)
     end
     if shown then return nil end
   end
@@ -65,7 +65,7 @@ local function placed(ep, first_copy)
   local about, made, last_read = look(ep), {}, {}
   local function read(v, i)
     programs.visit(v, function(name)
-      local root = about.root[writes.key_of(name)]
+      local root = about.root[memory.key_of(name)]
       last_read[root] = math.max(last_read[root] or 0, i)
     end)
     for name in each(type(v) == "table" and v.kind == "program" and v.program.of_state or {}) do
@@ -84,7 +84,7 @@ local function placed(ep, first_copy)
   for i = first_copy, #program.nodes do
     local node = program.nodes[i]
     local target, v = node.args[1], node.args[2]
-    local chain = not about.shared[writes.key_of(target)] and v.kind == "value"
+    local chain = not about.shared[memory.key_of(target)] and v.kind == "value"
       and chain_of(about, target, v, made, last_read)
     for _, call in ipairs(chain or {}) do
       instead[call.out[1]], places[call] = target, target

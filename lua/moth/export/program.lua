@@ -60,7 +60,8 @@ local function resolve(v, env)
   if kind == "device" then return env.device or v.name end
   if kind == "program" then
     return function(...)
-      return v.program:run(env.state, env.dims, { n = select("#", ...), ... }, env.device, env.decompose)
+      return v.program:run(env.state, env.dims, { n = select("#", ...), ... }, env.device, env.decompose,
+        env.watch and { control = env.watch.control })
     end
   end
   local list = {}

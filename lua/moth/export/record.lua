@@ -97,7 +97,11 @@ local function program_of(graph, inputs, recorder, results)
         for i, ref in ipairs(node.out) do call.into[i] = result_of(ref) end
       end
       made[id] = { out = call.out }
-      nodes[#nodes + 1] = recorder:control(call)
+      call = recorder:control(call)
+      nodes[#nodes + 1] = call
+      for _, part in ipairs(call and programs.parts(call) or {}) do
+        for name in each(part.of_state) do program.of_state[name] = true end
+      end
     end
   end
   return programs.new(program)

@@ -2,168 +2,24 @@
 -- shows the same memory, stands for new values. What is left are copies, at the end, to inputs and to tensors of the
 -- program (moth.export.record asks for it; docs/export.md).
 --
--- The program runs once on tensors without values: their storages tell which values show the same memory, and their
--- strides how. A value is read as a view of the newest value of what it shows (calls of views are made anew behind a
--- write), and a write to a view is put into what it is a view of.
-local B = require "moth_lua"
-local moth = require "moth"
+-- moth.export.memory tells which values show the same memory. A value is read as a view of the newest value of what it
+-- shows (calls of views are made anew behind a write), and a write to a view is put into what it is a view of.
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local memory = require "moth.export.memory"
 local programs = require "moth.export.program"
-local sizes = require "moth.compile.sizes"
-local ops = B.ops
 
 local M = {}
+
+local is_name, key_of, list, same_size = memory.is_name, memory.key_of, memory.list, memory.same_size
 
 local function value(name) return { kind = "value", name = name } end
 
 local function state_of(name) return { kind = "state", name = name } end
 
-local function list(t)
-  local out = { kind = "list", n = #t }
-  for i, v in ipairs(t) do out[i] = v end
-  return out
-end
-
-local function is_name(v) return type(v) == "table" and (v.kind == "value" or v.kind == "state") end
-
--- What is known of a value or tensor of the program stands under this: a value may have a tensor's name.
-local function key_of(v) return v.kind == "state" and "@" .. v.name or v.name end
-
-M.is_name, M.key_of = is_name, key_of
-
 local function refuse(node, what, ...)
   check.fail("[export] %s (%s) writes to %s", node.op, node.at, what:format(...))
 end
-
--- ---- which values show the same memory -----------------------------------------------------------
-
-local function same_size(a, b) return table.concat(a:size(), ",") == table.concat(b:size(), ",") end
-
--- Of two that show one storage; a stride of a dimension of one element says nothing.
-local function same_geometry(a, b)
-  return same_size(a, b) and (a:numel() == 0 and a:dtype() == b:dtype()
-    or B.memory_key(ops.squeeze(a)) == B.memory_key(ops.squeeze(b)))
-end
-
-local scatters = { select = "select_scatter", narrow = "slice_scatter", slice = "slice_scatter",
-  diagonal = "diagonal_scatter", view_as_real = "view_as_complex", view_as_complex = "view_as_real" }
-
--- How a new value of r, the result of a call that gives a view of `of`, is put into that: an op, and its arguments
--- behind the tensors. A view of all elements has them in their order, or has other dimensions. nil: no op does.
-local function way_back(node, of, r)
-  local a, op = node.args, scatters[node.op]
-  if node.op == "real" or node.op == "imag" then
-    return "select_scatter", { n = 2, of:dim(), node.op == "real" and 1 or 2 }
-  elseif op then
-    return op, { n = a.n - 1, unpack(a, 2, a.n) }
-  end
-  local function fits(view, ...)
-    local ok, made = pcall(ops[view], of, ...)
-    return ok and same_geometry(made, r)
-  end
-  local size, was, stride, steps = r:size(), of:size(), r:stride(), of:stride()
-  if fits("view", size) then return "reshape", { n = 1, list(was) } end
-  local dims, back = {}, {}
-  for i = 1, #size == #was and #size or 0 do
-    for k = 1, #was do
-      if not dims[i] and not back[k] and size[i] == was[k] and (stride[i] == steps[k] or size[i] == 1) then
-        dims[i], back[k] = k, i
-      end
-    end
-  end
-  if #dims == #was and fits("permute", dims) then return "permute", { n = 1, list(back) } end
-end
-
--- Runs the program on fakes. Gives, by name: fakes; root, the name that owns the memory; links, { of, node, op, args }
--- for a view: the call that makes it, and how it is put back (no node: the same view again; no op: it is not); by call:
--- like, the fakes of what a call in place writes to its targets.
--- at: { dims, device }, the sizes and the one device to take, for a program of open sizes.
-local function look(program, tensors, state, at)
-  local about = { fakes = {}, root = {}, links = {}, like = {}, shared = {}, maker = {} }
-  local by_storage, held = {}, {}
-  local dims, device = at and at.dims or {}, at and at.device
-  local function fake_of(t)
-    if not device then return B.fake(t) end
-    local size, stride, last = t:size(), t:stride(), t:storage_offset() + 1
-    for i, n in ipairs(size) do last = last + math.max(n - 1, 0) * stride[i] end
-    return ops.as_strided(ops.empty({ last }, { dtype = t:dtype(), device = device }), size, stride, t:storage_offset())
-  end
-  local function enter(name, t)
-    local id = B.storage_id(t)
-    local root = by_storage[id] or name
-    about.fakes[name], about.root[name], by_storage[id] = t, root, root
-    return root
-  end
-  local function link(name, node)
-    local r, of = about.fakes[name], nil
-    local root = enter(name, r)
-    if root == name then return end
-    programs.visit_call(node, function(v)
-      if not of and about.root[key_of(v)] == root then of = key_of(v) end
-    end)
-    of = of or root
-    local t, whole = about.fakes[of], about.fakes[root]
-    if not scatters[node.op] and same_geometry(t, r) then
-      about.links[name] = { of = of }
-      return
-    end
-    if t:is_complex() and not r:is_complex() and node.op ~= "view_as_real" then
-      local parts = name .. " parts"
-      enter(parts, ops.view_as_real(t))
-      about.links[parts] = { of = of, op = "view_as_complex", args = { n = 0 },
-        node = { op = "view_as_real", args = { n = 1, node.args[1] }, at = node.at } }
-      of, t = parts, about.fakes[parts]
-    end
-    local l = { of = of, node = node }
-    l.op, l.args = way_back(node, t, r)
-    if not l.op and whole:dtype() == r:dtype() and whole:is_contiguous() and whole:storage_offset() == 0 then
-      l.of, l.op = root, "as_strided_scatter"
-      l.args = { n = 3, list(r:size()), list(r:stride()), r:storage_offset() }
-    end
-    about.links[name] = l
-  end
-  local fakes = {}
-  moth.no_grad(moth.fake_mode, function()
-    local inputs = {}
-    for i, input in ipairs(program.inputs) do
-      enter(input.name, fake_of(tensors[i]))
-      inputs[i] = about.fakes[input.name]
-    end
-    for name in each(program.of_state) do
-      local key, id = "@" .. name, B.storage_id(state[name].tensor)
-      enter(key, fake_of(state[name].tensor))
-      fakes[name] = about.fakes[key]
-      if held[id] then about.shared[key], about.shared[held[id]] = true, true end -- they show each other's memory
-      held[id] = key
-    end
-    for _, node in ipairs(program.nodes) do
-      for _, name in ipairs(node.out) do about.maker[name] = node end
-    end
-    program:run(fakes, dims, inputs, device, nil, {
-      values = about.fakes,
-      control = function(args, node)
-        local out, operands = {}, args[4] or args[3]
-        local like = { device = operands[1] and operands[1]:device() }
-        for i, meta in ipairs(node.metas) do
-          like.dtype = B.dtype(meta.dtype)
-          out[i] = ops.empty(sizes.shape_at(meta.shape, dims), like)
-        end
-        return unpack(out)
-      end,
-      before = function(node, args)
-        if programs.facts(node.op) and not node.into then return end
-        about.like[node] = { programs.op((node.op:gsub("_$", "")))(unpack(args, 1, args.n)) }
-      end,
-      behind = function(node)
-        for _, name in ipairs(node.out) do link(name, node) end
-      end,
-    })
-  end)
-  return about
-end
-
-M.look = look
 
 -- ---- views and writes as values ------------------------------------------------------------------
 
@@ -203,6 +59,12 @@ function Pass:set(name, v)
   table.insert(self.known[root], name)
 end
 
+-- What a call shows whose result is not put back.
+local function shown_by(node)
+  return ((programs.controls[node.op] and "a result of %s (%s), which may be one of its operands itself"
+    or "memory that %s (%s) shows in a way that cannot be followed"):format(node.op, node.at))
+end
+
 -- The newest value of a name. A view has the strides of the record no more.
 function Pass:newest(name)
   local l, t, made = self.about.links[name], self.about.fakes[name], self.now[name]
@@ -210,7 +72,9 @@ function Pass:newest(name)
   made = self:newest(l.of)
   local op = l.node and l.node.op
   local function flat() return self:add("contiguous", { n = 1, made }, self.about.fakes[l.of], l.node) end
-  if op == "as_strided" then
+  if programs.controls[op] then
+    check.fail("[export] %s, is read behind a write to that: use the op without _, or take a clone", shown_by(l.node))
+  elseif op == "as_strided" then
     made = self:add(op, { n = 4, flat(), unpack(l.args, 1, 3) }, t, l.node)
   elseif op == "view_as_complex" then
     made = self:add(op, { n = 1, flat() }, t, l.node)
@@ -223,21 +87,6 @@ function Pass:newest(name)
   end
   self:set(name, made)
   return made
-end
-
--- Whether a result of a program may be an operand or a tensor of the program itself.
-local function gives_outside(program, state)
-  local tensors, outside = {}, {}
-  for i, input in ipairs(program.inputs) do
-    tensors[i] = moth.fake_mode(ops.empty, input.shape, { dtype = B.dtype(input.dtype), device = input.device })
-    outside[input.name] = true
-  end
-  local about = look(program, tensors, state)
-  for _, name in ipairs(program.outputs) do
-    local root = about.root[name] or "@"
-    if outside[root] or root:find "^@" then return true end
-  end
-  return false
 end
 
 -- v, the new value of what a link is of, from that of the view.
@@ -266,19 +115,12 @@ end
 function Pass:write(name, v, node)
   local about = self.about
   local root, path, values = about.root[name], { name }, { v }
-  local maker = about.maker[root]
-  for k = 2, maker and maker.op == "cond" and 3 or 0 do
-    if gives_outside(maker.args[k].program, self.state) then
-      refuse(node, "a result of cond (%s), which may be one of its operands itself: use the op without _", maker.at)
-    end
-  end
   local l = about.links[name]
   while l do
     if l.op then
       v = self:put(l, name, v)
     elseif l.node then
-      refuse(node, "memory that %s (%s) shows in a way that cannot be followed: use the op without _, or take a clone",
-        l.node.op, l.node.at)
+      refuse(node, "%s: use the op without _, or take a clone", shown_by(l.node))
     end
     name = l.of
     l = about.links[name]
@@ -381,12 +223,15 @@ function Pass:control(node)
     end
   end
   for _, part in ipairs(programs.parts(node)) do
+    local written = {}
+    part:find(function(inner)
+      for _, target in ipairs((programs.targets(inner))) do written[key_of(target)] = true end
+    end)
     for name in each(part.of_state) do
       local key = "@" .. name
-      local v = self.now[key]
-      if v and v.kind ~= "state" then self:finish(state_of(name), node) end
-      self:forget(key)
-      self.now[key] = v and state_of(name)
+      if self.now[key].kind ~= "state" then self:finish(state_of(name), node) end
+      if written[key] then self:forget(key) end
+      self.now[key] = state_of(name)
     end
   end
 end
@@ -412,10 +257,12 @@ function Pass:call(node)
     programs.visit_call(node, function(v) self.depends[about.root[key_of(v)]] = true end)
   end
   for i = 1, args.n do args[i] = self:read(node.args[i]) end
-  if programs.controls[node.op] then self:control(node) end
   local call
   local link = #targets == 0 and about.links[node.out[1]]
-  if link and link.node and self.written[about.root[node.out[1]]] then
+  if programs.controls[node.op] then
+    self:control(node)
+    call = self:again(node, { args = args })
+  elseif link and link.node and self.written[about.root[node.out[1]]] then
     return -- its strides may be others than those of the record: it is made where it is read
   elseif tracked then
     call = self:writer(node, args, targets, at, unread)
@@ -437,9 +284,9 @@ end
 -- cond or while_loop; then program.mutated is { [number of an input] = name of its last value }.
 function M.functional(program, tensors, state, is_part)
   if not program:writes() then return program end
-  local about = look(program, tensors, state)
-  local self = setmetatable({ program = program, state = state, about = about, nodes = {}, now = {}, known = {},
-    written = {}, last = {}, reads = {}, depends = {}, count = 0 }, Pass)
+  local about = memory.look(program, tensors, state)
+  local self = setmetatable({ about = about, nodes = {}, now = {}, known = {}, written = {}, last = {}, reads = {},
+    depends = {}, count = 0 }, Pass)
   for _, input in ipairs(program.inputs) do self.now[input.name] = value(input.name) end
   for name in each(program.of_state) do self.now["@" .. name] = state_of(name) end
   for _, node in ipairs(program.nodes) do self:call(node) end
