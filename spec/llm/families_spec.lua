@@ -93,7 +93,8 @@ describe("language models #M444", function()
       ["rope_scaling must be an object, got x"] = "x" } do
       fails(why, { rope_parameters = rope })
     end
-    fails("type 'mixtral' are not supported; there are gpt2, gemma", { model_type = "mixtral" })
+    fails("type 'mamba' are not supported; there are gpt2, arcee, .* and starcoder2; encoders: albert",
+      { model_type = "mamba" })
     fails("weights quantized by awq are not supported", { quantization_config = { quant_method = "awq" } })
     fails("attention_multiplier = 0.5 is not supported; if it changes no number, give ignore_fields",
       { attention_multiplier = 0.5 })

@@ -147,7 +147,7 @@ describe("language models", function()
     end
     assert.error_matches(function() moth.models.load(path) end, "neither a .gguf file nor a folder with a config.json")
     config { model_type = "mamba" }
-    assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, gemma")
+    assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, arcee")
     assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")
     local small = moth.models.GPT { vocab_size = 40, n_layer = 1, n_head = 1, n_embd = 32, block_size = 8 }
     path = path .. "/x"

@@ -76,6 +76,59 @@ describe("families of language models #quick", function()
   end
 end)
 
+describe("decoders #quick", function()
+  teardown(function() os.execute("rm -r " .. path) end)
+  local function loaded(name, change)
+    local case, config = cases[name], {}
+    for key, v in pairs(case.config) do config[key] = v end
+    for key, v in pairs(change or {}) do config[key] = v end
+    return moth.models.load(folder(config, weights(case))), case
+  end
+
+  it("compute over pages and beside padding what they compute alone", function()
+    path = nil
+    for _, name in ipairs { "bloom", "falcon of 1b", "opt", "cohere2", "smollm3" } do
+      local model, case = loaded(name)
+      local ids, want = ints(case.ids, 1), ints(case.greedy, 1)
+      local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
+      local requests = {}
+      for r = 1, 2 do requests[r] = s:add { ids = ids[r]:totable(), max_tokens = 10, temperature = 0 } end
+      while s:step() > 0 do end -- luacheck: ignore 542
+      for r = 1, 2 do assert.same(want[r]:totable(), requests[r].ids, name) end
+      local mask = moth.ones_like(ids)
+      mask[1]:narrow(1, 1, 3):fill_(0)
+      local padded = model:generate(ids, 10, { do_sample = false, attention_mask = mask })
+      local alone = model:generate(ids:narrow(1, 1, 1):narrow(2, 4, 6), 10, { do_sample = false })
+      assert.same(alone[1]:totable(), padded[1]:narrow(1, 4, 16):totable(), name)
+      assert.same(want[2]:totable(), padded[2]:totable(), name)
+    end
+  end)
+
+  it("honour a false where the family has true, and refuse by name what they do not compute", function()
+    path = nil
+    for why, change in pairs {
+      ["apply_residual_connection_post_layernorm = true is not supported"] =
+        { apply_residual_connection_post_layernorm = true },
+      ["num_ln_in_parallel_attn = 2 is not supported"] = { num_ln_in_parallel_attn = 2 },
+      ["hidden_act = prelu is not supported"] = { activation = "prelu" },
+      ["rotary_dim = 4 is not supported"] = { rotary_dim = 4 } } do
+      assert.error_matches(function() loaded("falcon", change) end, why)
+    end
+    local case, sd = cases.falcon, weights(cases.falcon)
+    sd["lm_head.weight"], case.config.tie_word_embeddings = moth.zeros(40, 16), false
+    local logits = moth.models.load(folder(case.config, sd))(ints(case.ids, 1))
+    case.config.tie_word_embeddings = true
+    assert.equal(0, logits:abs():max():item())
+    assert.error_matches(function()
+      loaded("olmo3", { rope_parameters = { full_attention = {}, sliding_attention = { rope_type = "linear" } } })
+    end, "rope_parameters of layers with a window of rope_type = linear are not supported")
+    for name, why in pairs { granite = "residual_scale = 0.7", phi = "norm = layer", olmo2 = "pre_norms = false",
+      smollm3 = "rope_layers" } do
+      assert.error_matches(function() moth.models.save_gguf(loaded(name), "/nowhere") end, "architecture for " .. why)
+    end
+  end)
+end)
+
 describe("encoders #quick", function()
   local bert = cases["bert ForSequenceClassification"]
   local function with(case, change)

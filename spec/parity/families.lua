@@ -40,7 +40,27 @@ local function compare(case)
       local why = same(out[i], want)
       if why then return why end
     end
-    for r, want in ipairs(case.greedy or {}) do
+    if not case.greedy then return nil end
+    local first = moth.tensor(case.greedy, { dtype = moth.int64 }) + 1
+    local new = first:size(2) - ids:size(2)
+    -- over pages, in pieces, side by side; and two rows at once, one of them padded
+    local scheduler = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
+    local requests = {}
+    for r = 1, ids:size(1) do
+      requests[r] = scheduler:add { ids = ids[r]:totable(), max_tokens = new, temperature = 0 }
+    end
+    while scheduler:step() > 0 do end -- luacheck: ignore 542
+    for r, request in ipairs(requests) do
+      for i, id in ipairs(request.ids) do
+        if first[r][i]:item() ~= id then return ("over pages, greedy id %d of row %d is %d"):format(i, r, id) end
+      end
+    end
+    local mask = moth.ones_like(ids)
+    mask[1]:narrow(1, 1, 3):fill_(0)
+    local padded = model:generate(ids, new, { do_sample = false, attention_mask = mask })
+    local alone = model:generate(ids:narrow(1, 1, 1):narrow(2, 4, 6), new, { do_sample = false })
+    if not padded[1]:narrow(1, 4, 6 + new):equal(alone[1]) then return "a padded row is not as it is alone" end
+    for r, want in ipairs(case.greedy) do
       local prompt = ids:narrow(1, r, 1)
       local got = model:generate(prompt, #want - prompt:size(2), { do_sample = false }):view(-1)
       for i, id in ipairs(want) do

@@ -41,7 +41,9 @@ def filled(name, model):
     weights = {key: made(key, t) for key, t in load_file(f"{path}/model.safetensors").items()}
     save_file(weights, f"{path}/model.safetensors", {"format": "pt"})
     kind = type(model)
-    model = kind.from_pretrained(path, attn_implementation="eager").eval()
+    # Falcon's other attention adds the biases of ALiBi twice.
+    attention = "sdpa" if "Falcon" in kind.__name__ else "eager"
+    model = kind.from_pretrained(path, attn_implementation=attention).eval()
     return path, weights, model
 
 
@@ -110,6 +112,86 @@ for act in ("gelu_10", "quick_gelu", "laplace", "relu2", "relu6", "leaky_relu", 
             "gelu_accurate", "gelu_python", "swish"):
     encoder(f"bert {act}", "Bert", "Model", False, hidden_act=act, **small)
 encoder("bert untied", "Bert", "ForMaskedLM", False, tie_word_embeddings=False, **small)
+
+
+
+def decoder(name, kind, is_spec=True, **fields):
+    if not wanted(name, is_spec):
+        return
+    sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=0, eos_token_id=1)
+    sizes = {key: x for key, x in {**sizes, **fields}.items() if x != "-"}
+    config = getattr(T, kind + "Config")(**sizes)
+    path, weights, model = filled(name, getattr(T, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(config))
+    ids = (torch.arange(18).reshape(2, 9) * 7) % 36 + 4
+    with torch.no_grad():
+        logits = model(ids).logits
+    greedy = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False, eos_token_id=None)
+    keep(name, {"folder": path, "ids": ids.tolist(), "out": [plain(logits)], "greedy": greedy.tolist()}, weights)
+
+
+def rope(partial=None, **more):
+    return dict(rope_parameters={"rope_type": "default", "rope_theta": 1000.0, **({} if partial is None else
+                                 {"partial_rotary_factor": partial}), **more})
+
+
+no_kv = dict(num_key_value_heads="-")
+gptj = dict(hidden_size="-", intermediate_size="-", num_hidden_layers="-", num_attention_heads="-", max_position_embeddings="-",
+            n_embd=16, n_layer=2, n_head=2, n_positions=64, **no_kv)
+bloom = dict(n_layer=2, n_head=4, num_hidden_layers="-", num_attention_heads="-", intermediate_size="-", max_position_embeddings="-", **no_kv)
+opt = dict(ffn_dim=24, intermediate_size="-", word_embed_proj_dim=16, **no_kv)
+falcon = dict(intermediate_size="-", ffn_hidden_size=24, **no_kv)
+types = ["sliding_attention", "full_attention"]
+decoder("gpt_neox", "GPTNeoX", **no_kv, num_attention_heads=2, **rope(0.5))
+decoder("gpt_neox behind each other", "GPTNeoX", False, **no_kv, use_parallel_residual=False, attention_bias=False, hidden_act="gelu_fast", num_attention_heads=2)
+decoder("opt", "OPT", **opt)
+decoder("opt of 350m", "OPT", **{**opt, "word_embed_proj_dim": 8}, do_layer_norm_before=False, activation_function="gelu")
+decoder("opt without biases", "OPT", False, **opt, enable_bias=False, layer_norm_elementwise_affine=False, _remove_final_layer_norm=True)
+decoder("phi", "Phi", **rope(0.5))
+decoder("phi with norms", "Phi", False, qk_layernorm=True, num_attention_heads=2, hidden_act="relu")
+decoder("stablelm", "StableLm", **rope(0.5))
+decoder("stablelm with norms", "StableLm", qk_layernorm=True, use_qkv_bias=True, use_parallel_residual=True, **rope(0.5))
+decoder("starcoder2", "Starcoder2", sliding_window=5)
+decoder("starcoder2 without biases", "Starcoder2", False, use_bias=False, tie_word_embeddings=False)
+decoder("olmo", "Olmo", clip_qkv=0.5)
+decoder("olmo with biases", "Olmo", False, attention_bias=True)
+decoder("olmo2", "Olmo2")
+decoder("olmo3", "Olmo3", sliding_window=5, layer_types=types)
+decoder("olmo3 by default", "Olmo3", False, sliding_window=5, num_hidden_layers=5)
+decoder("granite", "Granite", embedding_multiplier=3.0, logits_scaling=0.5, residual_multiplier=0.7, attention_multiplier=0.6)
+decoder("granite plain", "Granite", False, attention_bias=True, mlp_bias=True)
+decoder("smollm3", "SmolLM3", num_hidden_layers=4)
+decoder("smollm3 with windows", "SmolLM3", False, no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=5)
+decoder("cohere", "Cohere", logit_scale=0.5)
+decoder("cohere with norms", "Cohere", use_qk_norm=True, attention_bias=True)
+decoder("cohere2", "Cohere2", sliding_window=5, layer_types=types)
+decoder("cohere2 by default", "Cohere2", False, sliding_window=5, num_hidden_layers=5)
+decoder("glm", "Glm", head_dim=8, **rope(0.5))
+decoder("glm4", "Glm4", head_dim=8, attention_bias=False)
+decoder("nemotron", "Nemotron")
+decoder("nemotron with biases", "Nemotron", False, attention_bias=True, mlp_bias=True, hidden_act="silu")
+decoder("arcee", "Arcee", attention_bias=True)
+decoder("arcee with biases", "Arcee", False, mlp_bias=True)
+decoder("helium", "Helium", head_dim=4)
+decoder("helium with biases", "Helium", False, head_dim=4, attention_bias=True, mlp_bias=True)
+decoder("seed_oss", "SeedOss", head_dim=8)
+decoder("seed_oss with biases", "SeedOss", False, head_dim=8, attention_out_bias=True, mlp_bias=True)
+decoder("exaone4", "Exaone4", sliding_window=5, layer_types=types)
+decoder("exaone4 without windows", "Exaone4", False, sliding_window=None, layer_types=["full_attention"] * 2)
+decoder("ministral", "Ministral", sliding_window=5, head_dim=4, layer_types=types)
+decoder("ministral by default", "Ministral", False, sliding_window=5, head_dim=8)
+decoder("falcon", "Falcon", **falcon)
+decoder("falcon of many heads", "Falcon", False, **falcon, multi_query=False, bias=True)
+decoder("falcon of 40b", "Falcon", **falcon, new_decoder_architecture=True, num_kv_heads=2)
+decoder("falcon of 11b", "Falcon", False, **falcon, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1)
+decoder("falcon of 1b", "Falcon", **falcon, alibi=True, multi_query=False, bias=True, parallel_attn=False)
+decoder("falcon with odd slopes", "Falcon", False, **{**falcon, "hidden_size": 24}, alibi=True, num_attention_heads=6)
+decoder("bloom", "Bloom", **bloom)
+decoder("bloom of six heads", "Bloom", False, **{**bloom, "n_head": 6, "hidden_size": 24})
+decoder("gptj", "GPTJ", **gptj, rotary_dim=4)
+decoder("phi tied", "Phi", False, tie_word_embeddings=True)
+decoder("gemma untied", "Gemma", False, tie_word_embeddings=False, head_dim=4)
+decoder("gptj tied", "GPTJ", False, **gptj, rotary_dim=8, n_inner=20, tie_word_embeddings=True)
 
 with open(f"{folder}/cases.json", "w") as f:
     json.dump(cases, f)

@@ -178,12 +178,16 @@ local function gathered(self, pool, s, first)
 end
 
 -- Attention that paged_attention has not, one sequence after the other.
-local function attend_each(self, q, keys, values, o)
+local function attend_each(self, q, keys, values, o, alibi)
   local parts, at = {}, 1
   for s, count in ipairs(self.all_counts) do
     local first, seen = attention.window(count, self.all_lengths[s], o.window, q:device())
     local own = q:narrow(1, at, count):transpose(1, 2):unsqueeze(1)
     local k, v = gathered(self, keys, s, first), gathered(self, values, s, first)
+    if alibi then
+      local positions = moth.arange(first, self.all_lengths[s] + 1, { dtype = moth.int64, device = q:device() })
+      seen = attention.biased(alibi, positions, seen, q:dtype())
+    end
     local y
     if o.cap then
       y = attention.capped(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.cap)
@@ -196,13 +200,13 @@ local function attend_each(self, q, keys, values, o)
 end
 
 --- Writes k and v (tokens, heads, dim) of layer i; attention of q to all there are by then: (1, tokens, heads x dim).
--- o: scale; window, the number of tokens that one sees; cap, of the scores
-function Pages:attend(i, q, k, v, o)
+-- o: scale; window, the number of tokens that one sees; cap, of the scores. alibi: see models/attention.lua
+function Pages:attend(i, q, k, v, o, alibi)
   local keys, values = self.cache.keys[i], self.cache.values[i]
   keys:kv_write_(values, k, v, self.slots)
   local y
-  if o and (o.cap or o.window and self.longest > o.window) then
-    y = attend_each(self, q, keys, values, o)
+  if alibi or o and (o.cap or o.window and self.longest > o.window) then
+    y = attend_each(self, q, keys, values, o, alibi)
   else
     y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts, { scale = o and o.scale })
   end

@@ -1,4 +1,5 @@
---- Attention with what the kernels do not have: scores under a cap (Gemma 2), and a window of keys over pages.
+--- Attention with what the kernels do not have: scores under a cap (Gemma 2), a window of keys over pages, and biases
+-- by the distance of keys (ALiBi; Press et al. 2022).
 local moth = require "moth"
 
 local M = {}
@@ -27,6 +28,25 @@ function M.window(count, length, window, device)
   local queries = moth.arange(length - count + 1, length + 1, o):unsqueeze(2)
   local seen = keys:le(queries)
   return first, window and seen:logical_and(keys:gt(queries - window)) or seen
+end
+
+--- The slopes of ALiBi, (heads), float32: powers of one base, and where heads are no power of two, of another between.
+function M.slopes(heads)
+  local power, list = 2 ^ math.floor(math.log(heads) / math.log(2) + 1e-9), {}
+  for i = 1, power do list[i] = 2 ^ (-8 * i / power) end
+  for i = 1, heads - power do list[power + i] = 2 ^ (-4 * (2 * i - 1) / power) end
+  return moth.tensor(list, { dtype = moth.float32 })
+end
+
+--- What is added to the scores. alibi: slopes (heads), scale, rounded (to bfloat16); positions of the keys, (S) or
+-- (B, S); seen: bool (T, S) or (B, 1, T, S), or nil: all are. Gives (1 or B, heads, 1 or T, S) of that dtype.
+function M.biased(alibi, positions, seen, dtype)
+  local S = positions:size(-1)
+  local slopes, at = alibi.slopes:view(1, -1, 1, 1), (positions - 1):view(-1, 1, 1, S)
+  if alibi.rounded then slopes, at = slopes:to(moth.bfloat16), at:to(moth.bfloat16) end
+  local bias = (slopes * at):to(moth.float32) * alibi.scale
+  if seen then bias = moth.where(seen, bias, dtype == moth.float16 and -65504 or -1e38) end
+  return bias:to(dtype)
 end
 
 return M

@@ -80,11 +80,11 @@ local function head_of(config, where)
 end
 
 -- sd with models.BERT's names. ALBERT has its layers in groups: those of group g stand at g * inner and behind.
-local function renamed(sd, family, head, inner)
+local function renamed(sd, family, head, inner, is_untied)
   local out = {}
   local function put(name, t)
     name = name:gsub("LayerNorm%.gamma$", "LayerNorm.weight"):gsub("LayerNorm%.beta$", "LayerNorm.bias")
-    out[name == "predictions.decoder.bias" and "predictions.bias" or name] = t
+    out[name] = t
   end
   local function apply(list, name)
     for _, rule in ipairs(list or {}) do
@@ -104,6 +104,10 @@ local function renamed(sd, family, head, inner)
     if of_head ~= own then behind[of_head] = t else put(own, t) end
   end
   for name, t in each(behind) do put(name, t) end -- a head's own pooler stands in for the body's
+  -- Of two biases of words the decoder's is computed with, if it is not tied to the other.
+  local of_decoder = out["predictions.decoder.bias"]
+  out["predictions.decoder.bias"] = nil
+  if of_decoder and (is_untied or not out["predictions.bias"]) then out["predictions.bias"] = of_decoder end
   return out
 end
 
@@ -147,7 +151,8 @@ function M.read(config, sd, where, encoder_only, ignored)
   activations.of(c.hidden_act, where, "config.json: hidden_act")
   for name, v in each(family.own or {}) do c[name] = v end
   if family.pad then c.padding_id = (config.pad_token_id or family.pad) + 1 end
-  sd = renamed(sd, family, head, c.inner_group_num or 1)
+  c.tie_word_embeddings = config.tie_word_embeddings ~= false
+  sd = renamed(sd, family, head, c.inner_group_num or 1, not c.tie_word_embeddings)
   if not head then
     for name in each(sd) do
       local is_body = name:find "^embeddings" or name:find "^encoder%." or name:find "^pooler%."
@@ -159,7 +164,7 @@ function M.read(config, sd, where, encoder_only, ignored)
       end
     end
   end
-  c.head, c.tie_word_embeddings = head, config.tie_word_embeddings ~= false
+  c.head = head
   c.pooler = head == "sequence_classification" or not head and sd["pooler.dense.weight"] ~= nil
   if not head then c.pooler_act = nil end
   if head == "sequence_classification" or head == "token_classification" then

@@ -394,9 +394,22 @@ local function interleaved(t, heads)
   return t:reshape(shape):transpose(2, 3):reshape(t:size())
 end
 
+-- The options of models.Llama that none of these architectures has, where they are other than here.
+local usual = { { "norm", "rms" }, { "gated", true }, { "parallel", false }, { "pre_norms", true },
+  { "final_norm", true }, { "positions", "rope" }, { "residual_scale", 1 }, { "logits_scale", 1 },
+  { "head_bias", false }, { "embedding_norm", false }, { "qk_norm_over", "head" } }
+local unusual = "rope_layers clip_qkv embedding_size"
+
 -- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
 local function architecture(c)
   local function refuse(what) check.fail("[models.save_gguf] llama.cpp has no architecture for %s", what) end
+  for _, option in ipairs(usual) do
+    local name, v = option[1], option[2]
+    if c[name] ~= v then refuse(("%s = %s"):format(name, tostring(c[name]))) end
+  end
+  for name in unusual:gmatch "%S+" do
+    if c[name] then refuse(name) end
+  end
   local kind = c.embedding_scale ~= 1 and (not c.post_norms and "gemma" or c.qk_norm and "gemma3" or "gemma2")
     or c.qk_norm and "qwen3" or c.attention_bias and not c.output_bias and "qwen2" or "llama"
   local is_gemma = kind:find "^gemma" ~= nil
@@ -404,6 +417,10 @@ local function architecture(c)
     refuse(kind .. " with the activation " .. c.hidden_act)
   end
   if c.partial_rotary_factor ~= 1 then refuse "partial_rotary_factor" end
+  if c.attention_scale and not c.post_norms then refuse "attention_scale" end
+  if is_gemma and not (c.norm_offset and math.abs(c.embedding_scale - math.sqrt(c.hidden_size)) < 1e-3) then
+    refuse "this embedding_scale"
+  end
   if c.mlp_bias or c.attention_bias and kind ~= "qwen2" and kind ~= "llama" then refuse(kind .. " with biases") end
   if c.sliding_window and not is_gemma and c.layer_types then refuse(kind .. " with windows in some layers") end
   if is_gemma and kind ~= "gemma" then

@@ -16,17 +16,40 @@ local attention = require "moth.models.attention"
 local families = require "moth.models.families"
 local rope = require "moth.models.rope"
 
--- Norms whose weights are kept less 1 (Gemma).
+-- Norms whose weights are kept less 1 (Gemma; with a mean and a bias Nemotron).
 local OffsetNorm = nn.class("Llama.OffsetNorm")
-function OffsetNorm:__init(n, o)
-  self.weight, self.eps = nn.Parameter(moth.zeros(n)), o.eps
+function OffsetNorm:__init(n, c)
+  self.weight, self.eps = nn.Parameter(moth.zeros(n)), c.rms_norm_eps
+  if c.norm == "layer" and c.norm_bias then self.bias = nn.Parameter(moth.zeros(n)) end
+  self.centred = c.norm == "layer"
 end
 function OffsetNorm:forward(x)
+  if self.centred then return moth.layer_norm(x, { x:size(-1) }, self.weight + 1, self.bias, self.eps) end
   local w = self.weight:to(moth.float32) + 1
   return moth.rms_norm(x:to(moth.float32), { w:size(1) }, w, self.eps):to(x:dtype())
 end
 
-local function norm_of(c, n) return (c.norm_offset and OffsetNorm or nn.RMSNorm)(n, { eps = c.rms_norm_eps }) end
+local function norm_of(c, n)
+  if c.norm_offset then return OffsetNorm(n, c) end
+  if c.norm == "rms" then return nn.RMSNorm(n, { eps = c.rms_norm_eps }) end
+  return nn.LayerNorm(n, { eps = c.rms_norm_eps, bias = c.norm_bias, elementwise_affine = c.norm_affine })
+end
+
+-- A norm for each head: x (B, heads, T, dim).
+local HeadNorms = nn.class("Llama.HeadNorms")
+function HeadNorms:__init(c, heads)
+  self.weight, self.eps = nn.Parameter(moth.ones(heads, c.head_dim)), c.rms_norm_eps
+end
+function HeadNorms:forward(x)
+  return moth.layer_norm(x, { x:size(-1) }, nil, nil, self.eps) * self.weight:unsqueeze(2)
+end
+
+local function is_in(list, i)
+  for _, k in ipairs(list) do
+    if k == i then return true end
+  end
+  return false
+end
 
 local Attention = nn.class("Llama.Attention")
 function Attention:__init(c, i)
@@ -36,8 +59,15 @@ function Attention:__init(c, i)
   self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias)
   self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias)
   self.o_proj = nn.Linear(self.heads * c.head_dim, c.hidden_size, { bias = c.attention_bias and c.output_bias })
-  if c.qk_norm then self.q_norm, self.k_norm = norm_of(c, c.head_dim), norm_of(c, c.head_dim) end
-  self.scale, self.cap = c.attention_scale, c.attention_softcap
+  if c.qk_norm then
+    local function norm(heads)
+      if c.qk_norm_over == "each" then return HeadNorms(c, heads) end
+      return norm_of(c, c.qk_norm_over == "all" and heads * c.head_dim or c.head_dim)
+    end
+    self.q_norm, self.k_norm, self.norms_all = norm(self.heads), norm(self.kv_heads), c.qk_norm_over == "all"
+  end
+  self.scale, self.cap, self.clip = c.attention_scale, c.attention_softcap, c.clip_qkv
+  self.turns = c.positions == "rope" and (not c.rope_layers or is_in(c.rope_layers, i))
   if c.sliding_window and not (c.layer_types and c.layer_types[i] == "full_attention") then
     self.window = c.sliding_window
   end
@@ -51,13 +81,19 @@ end
 function Attention:forward(x, at, i)
   local B, T = x:size(1), x:size(2)
   local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
-  local q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))
-  if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
-  local angles = self.window and at.local_angles or at.angles
-  q, k = turned(q, at, angles), turned(k, at, angles)
+  local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+  local clip = self.clip
+  if clip then q, k, v = q:clamp(-clip, clip), k:clamp(-clip, clip), v:clamp(-clip, clip) end
+  if self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
+  q, k, v = heads(q), heads(k), heads(v)
+  if self.q_norm and not self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
+  if self.turns then
+    local angles = self.window and at.local_angles or at.angles
+    q, k = turned(q, at, angles), turned(k, at, angles)
+  end
   if at.pages then
     local function tokens(y) return y:select(1, 1):transpose(1, 2) end
-    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v), self))
+    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v), self, at.alibi))
   end
   if at.cache then k, v = at.cache:append(i, k, v) end
   local seen = self.window and at.window_mask or at.mask
@@ -73,41 +109,68 @@ function Attention:forward(x, at, i)
 end
 
 local MLP = nn.class("Llama.MLP")
-function MLP:__init(c)
+function MLP:__init(c, size)
   local bias = { bias = c.mlp_bias }
-  self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
-  self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias)
-  self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias)
+  size = size or c.intermediate_size
+  if c.gated then self.gate_proj = nn.Linear(c.hidden_size, size, bias) end
+  self.up_proj = nn.Linear(c.hidden_size, size, bias)
+  self.down_proj = nn.Linear(size, c.hidden_size, bias)
   self.act = activations.known[c.hidden_act]
 end
-function MLP:forward(x) return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x)) end
+function MLP:forward(x)
+  if not self.gate_proj then return self.down_proj(self.act(self.up_proj(x))) end
+  return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+end
 
 local Layer = nn.class("Llama.DecoderLayer")
 function Layer:__init(c, i)
-  self.self_attn, self.mlp = Attention(c, i), MLP(c)
-  self.input_layernorm, self.post_attention_layernorm = norm_of(c, c.hidden_size), norm_of(c, c.hidden_size)
-  if c.post_norms then
-    self.pre_feedforward_layernorm = norm_of(c, c.hidden_size)
-    self.post_feedforward_layernorm = norm_of(c, c.hidden_size)
-  end
+  self.self_attn = Attention(c, i)
+  self.mlp = MLP(c)
+  local function norm() return norm_of(c, c.hidden_size) end
+  if c.pre_norms or not c.post_norms then self.input_layernorm = norm() end
+  if not (c.parallel and c.single_norm) then self.post_attention_layernorm = norm() end
+  if c.post_norms and c.pre_norms then self.pre_feedforward_layernorm = norm() end
+  if c.post_norms then self.post_feedforward_layernorm = norm() end
+  self.parallel, self.pre_norms, self.scale = c.parallel, c.pre_norms, c.residual_scale
 end
 function Layer:forward(x, at, i)
-  local y = self.self_attn(self.input_layernorm(x), at, i)
-  if self.post_feedforward_layernorm then -- norms behind each part, too (Gemma 2)
-    x = x + self.post_attention_layernorm(y)
-    return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+  local scale = self.scale
+  local function scaled(y) return scale == 1 and y or y * scale end
+  if self.parallel then
+    local h = self.input_layernorm(x)
+    local other = self.post_attention_layernorm and self.post_attention_layernorm(x) or h
+    return x + scaled(self.self_attn(h, at, i)) + scaled(self.mlp(other))
   end
-  x = x + y
-  return x + self.mlp(self.post_attention_layernorm(x))
+  local y = self.self_attn(self.pre_norms and self.input_layernorm(x) or x, at, i)
+  if self.post_feedforward_layernorm then -- norms behind each part, too (Gemma 2)
+    x = x + scaled(self.post_attention_layernorm(y))
+    y = self.mlp(self.pre_norms and self.pre_feedforward_layernorm(x) or x)
+    return x + scaled(self.post_feedforward_layernorm(y))
+  end
+  x = x + scaled(y)
+  if not self.pre_norms then -- behind the sums
+    x = self.input_layernorm(x)
+    return self.post_attention_layernorm(x + scaled(self.mlp(x)))
+  end
+  return x + scaled(self.mlp(self.post_attention_layernorm(x)))
 end
 
 local Trunk = nn.class("Llama.Model")
 function Trunk:__init(c)
-  self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+  local n = c.embedding_size or c.hidden_size
+  self.embed_tokens = nn.Embedding(c.vocab_size, n)
+  if c.embedding_norm then self.embed_norm = norm_of(c, n) end
+  if c.positions == "learned" then
+    self.embed_positions = nn.Embedding(c.max_position_embeddings + c.position_offset, c.hidden_size)
+  end
+  if n ~= c.hidden_size then
+    self.project_in = nn.Linear(n, c.hidden_size, { bias = false })
+    self.project_out = nn.Linear(c.hidden_size, n, { bias = false })
+  end
   local layers = {}
   for i = 1, c.num_hidden_layers do layers[i] = Layer(c, i) end
   self.layers = nn.ModuleList(layers)
-  self.norm = norm_of(c, c.hidden_size)
+  if c.final_norm then self.norm = norm_of(c, c.hidden_size) end
 end
 
 local Llama = nn.class("Llama")
@@ -118,6 +181,13 @@ local Llama = nn.class("Llama")
 -- sees as many, itself included, where layer_types does not say "full_attention"; local_rope_theta: of such layers.
 -- qk_norm: norms of the heads of queries and keys (Qwen 3). Gemma's: norm_offset (weights of norms are kept less 1),
 -- post_norms (behind each part, too), embedding_scale, attention_scale, attention_softcap and logits_softcap.
+--
+-- Others': norm = "layer" (less their mean; norm_bias, norm_affine = false: without weights), gated = false (a plain
+-- MLP), parallel (attention and MLP side by side; single_norm: behind one norm), pre_norms = false (no norms before the
+-- parts: behind them with post_norms, or else behind the sums), final_norm, qk_norm_over = "all" (of all heads
+-- together) or "each" (a norm for each head). positions = "learned" (position_offset: they begin behind that many) or
+-- "alibi" (alibi_scale; alibi_rounded: to bfloat16), rope_layers: the only layers with rotary positions. clip_qkv,
+-- residual_scale, logits_scale, head_bias, embedding_norm, embedding_size (of tokens; layers bring it to hidden_size).
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
@@ -127,7 +197,11 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   bool qk_norm=false, number partial_rotary_factor=1, number local_rope_theta?, \z
   count original_max_position_embeddings?, count sliding_window?, string[] layer_types?, bool norm_offset=false, \z
   bool post_norms=false, number embedding_scale=1, number attention_scale?, number attention_softcap?, \z
-  number logits_softcap?)", function(self, c)
+  number logits_softcap?, 'rms'|'layer' norm='rms', bool norm_bias=true, bool norm_affine=true, bool gated=true, \z
+  bool parallel=false, bool single_norm=false, bool pre_norms=true, bool final_norm=true, \z
+  'head'|'all'|'each' qk_norm_over='head', 'rope'|'learned'|'alibi' positions='rope', size position_offset=0, \z
+  number alibi_scale=1, bool alibi_rounded=false, count[] rope_layers?, number clip_qkv?, number residual_scale=1, \z
+  number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -142,7 +216,11 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   rope.check(c)
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
-  if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
+  if not c.tie_word_embeddings then
+    self.lm_head = nn.Linear(c.embedding_size or c.hidden_size, c.vocab_size, { bias = c.head_bias })
+  elseif c.head_bias then
+    self.head_bias = nn.Parameter(moth.zeros(c.vocab_size))
+  end
   self:reset_buffers()
   for _, p in ipairs(self:parameters()) do
     if p:dim() > 1 then nn.init.normal_(p, 0, c.initializer_range) end
@@ -152,6 +230,10 @@ end)
 --- Makes what is computed, not loaded: the frequencies of rotary positions.
 function Llama:reset_buffers()
   local c = self.config
+  if c.positions == "alibi" then
+    self:register_buffer("slopes", attention.slopes(c.num_attention_heads), { persistent = false })
+  end
+  if c.positions ~= "rope" then return end
   self:register_buffer("inv_freq", rope.frequencies(c), { persistent = false })
   if c.local_rope_theta then self:register_buffer("local_freq", rope.frequencies(c, true), { persistent = false }) end
 end
@@ -163,11 +245,16 @@ function Llama:rope_factors()
   return moth.tensor(plain, { dtype = moth.float32 }) / rope.frequencies(self.config)
 end
 
+-- A tensor of the dtype and the device of what is computed.
+local function like(self)
+  local norm = self.model.norm
+  return norm and norm.weight or self.model.embed_tokens.weight
+end
+
 --- Keys and values of `length` tokens of each row.
 function Llama:new_cache(rows, length)
   local c = self.config
-  return generate.Cache(c.num_hidden_layers, rows, c.num_key_value_heads, length, c.head_dim,
-    self.model.norm.weight)
+  return generate.Cache(c.num_hidden_layers, rows, c.num_key_value_heads, length, c.head_dim, like(self))
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
@@ -182,14 +269,22 @@ end
 -- What the layers need of positions.
 local function place(self, at, position, dtype)
   local c = self.config
-  at.interleaved, at.rotated = c.rope_interleaved, rope.size(c)
-  at.angles = angles(self.inv_freq, position, rope.attention_factor(c), dtype)
-  if self.local_freq then at.local_angles = angles(self.local_freq, position, 1, dtype) end
+  if c.positions == "alibi" then
+    at.alibi = { slopes = self.slopes, scale = c.alibi_scale, rounded = c.alibi_rounded }
+  elseif c.positions == "rope" then
+    at.interleaved, at.rotated = c.rope_interleaved, rope.size(c)
+    at.angles = angles(self.inv_freq, position, rope.attention_factor(c), dtype)
+    if self.local_freq then at.local_angles = angles(self.local_freq, position, 1, dtype) end
+  end
   return at
 end
 
-local function embedded(self, ids)
-  local x, scale = self.model.embed_tokens(ids), self.config.embedding_scale
+local function embedded(self, ids, position)
+  local model, scale = self.model, self.config.embedding_scale
+  local x = model.embed_tokens(ids)
+  if model.embed_norm then x = model.embed_norm(x) end
+  if model.project_in then x = model.project_in(x) end
+  if model.embed_positions then x = x + model.embed_positions(position + self.config.position_offset) end
   return scale == 1 and x or x * moth.tensor(scale, { dtype = x:dtype(), device = x:device() })
 end
 
@@ -201,9 +296,15 @@ function Llama:decode(idx, cache, mask, last)
   if past + T > self.max_length then
     check.fail("[models.Llama] %d tokens are more than max_position_embeddings, %d", past + T, self.max_length)
   end
-  local x, window = embedded(self, idx), self.config.sliding_window
-  local at = place(self, { cache = cache }, generate.positions(T, past, mask, idx:device()), x:dtype())
+  local position, window = generate.positions(T, past, mask, idx:device()), self.config.sliding_window
+  local x = embedded(self, idx, position)
+  local at = place(self, { cache = cache }, position, x:dtype())
   at.causal, at.mask = generate.attention_mask(T, past, mask, idx:device())
+  if at.alibi then
+    local _, seen = generate.attention_mask(T, past, mask, idx:device(), past + T)
+    at.causal, at.mask = false, attention.biased(at.alibi, generate.positions(past + T, 0, mask, idx:device()), seen,
+      x:dtype())
+  end
   if window and past + T > window then
     at.window_mask = select(2, generate.attention_mask(T, past, mask, idx:device(), window))
   end
@@ -215,9 +316,12 @@ end
 
 --- Logits of hidden states.
 function Llama:head(x)
-  x = self.model.norm(x)
-  x = self.lm_head and self.lm_head(x) or self.model.embed_tokens:as_linear(x)
-  local cap = self.config.logits_softcap
+  local model, scale, cap = self.model, self.config.logits_scale, self.config.logits_softcap
+  if model.norm then x = model.norm(x) end
+  if model.project_out then x = model.project_out(x) end
+  x = self.lm_head and self.lm_head(x) or model.embed_tokens:as_linear(x)
+  if self.head_bias then x = x + self.head_bias end
+  if scale ~= 1 then x = x * scale end
   return cap and (x / cap):tanh() * cap or x
 end
 
@@ -225,13 +329,14 @@ end
 function Llama:cache_sizes()
   local c = self.config
   local sizes = { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }
-  return sizes, self.model.norm.weight
+  return sizes, like(self)
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
 function Llama:step(pages, rows)
-  local x = embedded(self, pages.tokens)
-  local at = place(self, { pages = pages }, pages.positions:select(1, 1), x:dtype())
+  local position = pages.positions:select(1, 1)
+  local x = embedded(self, pages.tokens, position)
+  local at = place(self, { pages = pages }, position, x:dtype())
   for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
   return self:head(generate.rows(x, rows))
 end
@@ -255,11 +360,12 @@ function Llama.from_pretrained(folder, o)
   o = check.options(where, o, "mapped ignore_fields")
   local is_mapped = o.mapped
   local config, sd = pretrained.read(folder, where, is_mapped)
-  local c
-  c, sd = families.read(config, sd, where, o.ignore_fields)
+  local c, spare
+  c, sd, spare = families.read(config, sd, where, o.ignore_fields)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
   local tied = model.lm_head and { ["lm_head.weight"] = "model.embed_tokens.weight" } or nil
-  pretrained.load(model, sd, where, { "inv_freq$", not model.lm_head and "^lm_head%." or nil }, tied, is_mapped)
+  spare = { "inv_freq$", model.lm_head and "inv_freq$" or "^lm_head%.weight$", unpack(spare) }
+  pretrained.load(model, sd, where, spare, tied, is_mapped)
   model:reset_buffers()
   return model:eval()
 end

@@ -88,7 +88,9 @@ end
 function M.field(config, where, names, default)
   for name in names:gmatch "[%w_.]+" do
     local value = config
-    for part in name:gmatch "[^.]+" do value = type(value) == "table" and value[part] or nil end
+    for part in name:gmatch "[^.]+" do
+      if type(value) == "table" then value = value[part] else value = nil end -- false is a value
+    end
     if value ~= nil then return value end
   end
   if default == nil then check.fail("[%s] config.json has no %s", where, names) end
