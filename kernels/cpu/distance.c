@@ -69,21 +69,33 @@ static MothStatus run_packed(Work *w, Kernel kernel) {
   return status;
 }
 
-/* By a product. */
-static MothStatus run_product(Work *w, MothDType dtype) {
-  MothDistance *q = &w->q;
-  size_t size = (size_t)moth_dtype_size(dtype), bytes = size * (size_t)(q->rows + q->others);
-  char *sums = moth_alloc(bytes);
+/* The sums of squares of all rows. They are freed by moth_free(sums, *bytes). */
+static char *sums_of(const Work *w, MothDType dtype, size_t *bytes) {
+  const MothDistance *q = &w->q;
+  size_t size = (size_t)moth_dtype_size(dtype);
+  *bytes = size * (size_t)(q->rows + q->others);
+  char *sums = moth_alloc(*bytes);
   if (!sums)
-    return out_of_memory();
+    return NULL;
   Work one = *w, two = *w;
   one.q.out = sums;
   two.q.out = sums + size * (size_t)q->rows;
   two.q.x = q->y;
   two.q.rows = q->others;
   one.q.others = two.q.others = 1;
+  one.bytes = two.bytes = 0;
   run(&one, w->kernels->distance_sums, q->size);
   run(&two, w->kernels->distance_sums, q->size);
+  return sums;
+}
+
+/* By a product. */
+static MothStatus run_product(Work *w, MothDType dtype) {
+  MothDistance *q = &w->q;
+  size_t bytes;
+  char *sums = sums_of(w, dtype, &bytes);
+  if (!sums)
+    return out_of_memory();
   MothGemm g = {.dtype = (int)dtype,
                 .m = q->rows,
                 .n = q->others,
@@ -99,11 +111,67 @@ static MothStatus run_product(Work *w, MothDType dtype) {
                 .alpha = -2};
   moth_gemm(&g, true);
   Work last = *w;
-  last.q.x_sum = one.q.out;
-  last.q.y_sum = two.q.out;
+  last.q.x_sum = sums;
+  last.q.y_sum = sums + moth_dtype_size(dtype) * q->rows;
   MothStatus status = run(&last, w->kernels->distance_of_product, 8);
   moth_free(sums, bytes);
   return status;
+}
+
+enum { BLOCK = 64, LEAST = 24 }; /* rows of a product of the derivative; what is worth one */
+
+static bool suits_product(const MothDistance *q) {
+  return q->norm == MOTH_NORM_2 && !q->pairs && q->size >= LEAST && q->rows >= LEAST &&
+         q->others >= LEAST;
+}
+
+static void backward_range(void *ctx, int64_t begin, int64_t end) {
+  Work *w = ctx;
+  MothDistance q = w->q;
+  bool wide = w->kernels == moth_cpu_kernels(MOTH_FLOAT64);
+  q.work = moth_alloc(w->bytes);
+  if (!q.work) {
+    w->is_full = true;
+    return;
+  }
+  for (int64_t i = begin; i < end && !moth_stopped(); i++) {
+    q.from = i * BLOCK;
+    q.to = moth_min64(q.from + BLOCK, q.rows);
+    w->kernels->distance_far(&q);
+    MothGemm g = {.dtype = wide ? MOTH_FLOAT64 : MOTH_FLOAT32,
+                  .m = q.to - q.from,
+                  .n = q.size,
+                  .k = q.others,
+                  .a = q.work,
+                  .a_row = q.others,
+                  .a_col = 1,
+                  .b = q.y,
+                  .b_row = q.size,
+                  .b_col = 1,
+                  .c = (char *)q.out + q.from * q.size * (wide ? 8 : 4),
+                  .c_row = q.size,
+                  .alpha = -1,
+                  .beta = 1};
+    moth_gemm(&g, false);
+  }
+  moth_free(q.work, w->bytes);
+}
+
+/* The derivative of norm 2 by products, a block of rows after the other. */
+static MothStatus backward_product(const Work *w, MothDType dtype) {
+  Work run = *w;
+  size_t bytes, size = (size_t)moth_dtype_size(dtype);
+  char *sums = sums_of(w, dtype, &bytes);
+  if (!sums)
+    return out_of_memory();
+  run.q.x_sum = sums;
+  run.q.y_sum = sums + size * (size_t)run.q.rows;
+  run.bytes = BLOCK * (size_t)run.q.others * size;
+  double flops = 2.0 * BLOCK * (double)run.q.others * (double)run.q.size;
+  moth_parallel_for((run.q.rows + BLOCK - 1) / BLOCK, moth_cpu_flops_grain(flops), backward_range,
+                    &run);
+  moth_free(sums, bytes);
+  return run.is_full ? out_of_memory() : MOTH_OK;
 }
 
 /* The larger of both, float32 at least. */
@@ -148,7 +216,7 @@ static MothStatus cdist(MothTensor *out, MothTensor *x1, MothTensor *x2, double 
     w.q.x = x->data + b * w.q.rows * w.q.size * size;
     w.q.y = y->data + b * w.q.others * w.q.size * size;
     w.q.out = wide->data + b * w.q.rows * w.q.others * size;
-    if (w.q.norm == MOTH_NORM_2 && w.q.size >= 24 && w.q.rows >= 24 && w.q.others >= 24)
+    if (suits_product(&w.q))
       status = run_product(&w, dtype);
     else
       status = run_packed(&w, w.kernels->distance_rows);
@@ -188,7 +256,8 @@ static MothStatus cdist_backward(MothTensor *out, MothTensor *grad, MothTensor *
     w.q.grad = g->data + pair;
     w.q.dist = d->data + pair;
     w.q.out = wide->data + at;
-    status = run_packed(&w, w.kernels->distance_backward);
+    status = suits_product(&w.q) ? backward_product(&w, dtype)
+                                 : run_packed(&w, w.kernels->distance_backward);
   }
 done:
   moth_tensor_release(x);

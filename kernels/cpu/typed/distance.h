@@ -287,6 +287,45 @@ MOTH_FN void distance_backward_by(const struct MothDistance *q, int norm) {
   }
 }
 
+/* Rows [from, to) of the derivative of norm 2: out = the weights' sum times x, and work = the weights, so that out - work y is
+ * the derivative. Where rows are near, little of that difference would be left: what they give is added here. y lies in rows. */
+MOTH_TYPED_REAL void distance_far(const struct MothDistance *q) {
+  const real *y = (const real *)q->y, *ys = (const real *)q->y_sum;
+  const int64_t n = q->size, others = q->others;
+  for (int64_t i = q->from; i < q->to; i++) {
+    const real *x = (const real *)q->x + i * n, *g = (const real *)q->grad + i * others;
+    const real *d = (const real *)q->dist + i * others;
+    real *o = (real *)q->out + i * n, *w = (real *)q->work + (i - q->from) * others;
+    real xs = ((const real *)q->x_sum)[i], total = 0;
+    memset(o, 0, (size_t)n * sizeof(real));
+    for (int64_t j = 0; j < others; j += 64) {
+      int64_t end = others - j < 64 ? others - j : 64;
+      real lane[DISTANCE_V] = {0};
+      int near = 0;
+      MOTH_VECTOR for (int64_t l = 0; l < end; l++) {
+        real all = xs + ys[j + l], weight = g[j + l] / d[j + l];
+        int far = d[j + l] * d[j + l] >= all * (real)0.04 && weight - weight == 0;
+        near |= !far;
+        w[j + l] = far ? weight : 0;
+      }
+      for (int64_t l = 0; l + DISTANCE_V <= end; l += DISTANCE_V)
+        MOTH_VECTOR for (int k = 0; k < DISTANCE_V; k++) lane[k] += w[j + l + k];
+      for (int64_t l = end / DISTANCE_V * DISTANCE_V; l < end; l++)
+        total += w[j + l];
+      for (int k = 0; k < DISTANCE_V; k++)
+        total += lane[k];
+      for (int64_t l = 0; near && l < end; l++) {
+        const real all = xs + ys[j + l], dist = d[j + l], weight = g[j + l] / dist;
+        if (dist == 0 || (dist * dist >= all * (real)0.04 && weight - weight == 0))
+          continue;
+        const real *b = y + (j + l) * n;
+        MOTH_VECTOR for (int64_t k = 0; k < n; k++) o[k] += weight * (x[k] - b[k]);
+      }
+    }
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) o[k] += total * x[k];
+  }
+}
+
 /* How many elements `work` has. */
 MOTH_TYPED_REAL int64_t distance_work(const struct MothDistance *q) {
   return 2 * DISTANCE_M * (q->others + DISTANCE_W);
