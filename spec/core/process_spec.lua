@@ -52,7 +52,7 @@ end)
 
 describe("MOTH_* variables #noasan", function()
   local function run(env, code)
-    local luajit = arg[-1] or "luajit"
+    local luajit = os.getenv("LUAJIT") or arg[-1] or "luajit"
     local pipe = io.popen(("env -u LD_PRELOAD %s %s -e '%s' 2>&1"):format(env, luajit, code))
     local text = pipe:read("*a")
     pipe:close()

@@ -12,9 +12,9 @@ end
 local function shape(expected, t) assert.equal("[" .. table.concat(expected, ", ") .. "]", tostring(t:size())) end
 
 describe("tensor", function()
-  it("keeps the sign of a zero", function()
+  it("keeps the sign of a zero", function() -- LuaJIT on arm64 takes the constant -0.0 for an integer
     for _, dtype in ipairs { moth.float16, moth.bfloat16, moth.float32, moth.float64 } do
-      assert.equal(-math.huge, 1 / moth.tensor({ -0.0 }, { dtype = dtype }):item())
+      assert.equal(-math.huge, 1 / moth.tensor({ tonumber("-0") }, { dtype = dtype }):item())
     end
   end)
 

@@ -1,9 +1,10 @@
 -- The warning about an old LuaJIT, and when there is none.
 local engine = require "moth.utils.engine"
+local luajit = os.getenv("LUAJIT") or arg[-1] or "luajit"
 
 local function run(env)
   local pipe = io.popen(("env -u LD_PRELOAD -u MOTH_LUAJIT_WARNING %s %s -e 'require [[moth]] require [[moth]]' 2>&1")
-    :format(env, arg[-1] or "luajit"))
+    :format(env, luajit))
   local text = pipe:read("*a")
   pipe:close()
   return text
@@ -34,7 +35,7 @@ describe("an engine that lacks something #noasan", function()
   -- What a program prints after this code, and what it says.
   local function after(code, program, interpreter)
     local pipe = io.popen(("env -u LD_PRELOAD -u MOTH_LUAJIT_WARNING LUA_INIT='%s' %s -e 'moth = require [[moth]] %s' \z
-      2>&1"):format(code, interpreter or arg[-1] or "luajit", program or computes))
+      2>&1"):format(code, interpreter or luajit, program or computes))
     local text = pipe:read("*a")
     pipe:close()
     return text
@@ -63,13 +64,13 @@ describe("an engine that lacks something #noasan", function()
 
   it("has no C compiler beside it: an extension says so, in one sentence", function()
     local text = after("", "print(pcall(moth.cpp_extension.load_inline, { name = [[x]], cpp_sources = [[int f;]] }))",
-      "MOTH_LUAJIT_WARNING=0 CXX=/no/compiler " .. (arg[-1] or "luajit"))
+      "MOTH_LUAJIT_WARNING=0 CXX=/no/compiler " .. luajit)
     assert.matches("needs the compiler '/no/compiler', which does not run; install gcc and g++, or set CC and CXX",
       text, 1, true)
   end)
 
   it("runs the kernels that every processor of x86-64-v2 has", function()
     assert.equal("generic\t4\n", after("", "print(moth.cpu_level(), moth.ones(2, 2):sum():item())",
-      "MOTH_LUAJIT_WARNING=0 MOTH_CPU=generic " .. (arg[-1] or "luajit")))
+      "MOTH_LUAJIT_WARNING=0 MOTH_CPU=generic " .. luajit))
   end)
 end)

@@ -32,7 +32,11 @@ enum {
       1024, /* bytes of one class that a thread caches before it moves some to the shared list */
   SLAB = 256 * 1024,
   COUNT_STEP = 64 * 1024,
+#if defined(__aarch64__)
+  PAGE = 65536, /* of some systems; a multiple of the other sizes */
+#else
   PAGE = 4096,
+#endif
   HUGE_PAGE = 2 * 1024 * 1024
 };
 

@@ -85,12 +85,15 @@ local function effort(cc, quick)
   return cc.version:find("clang", 1, true) and "-O2" or "-O2 -ftree-vectorize -fvect-cost-model=dynamic"
 end
 
+-- For a level of x86-64, and for another processor.
+local marches = { generic = "x86-64-v2", avx2 = "x86-64-v3", arm64 = "-march=armv8-a" }
+
 local function flags(cc, quick)
   local level = B.cpu_level()
-  local march = level == "generic" and "x86-64-v2" or level == "avx2" and "x86-64-v3" or "native"
   -- Without -mno-mmx, gcc 12 moves integers to SSE by MMX, and leaves x87 (math.ldexp of LuaJIT) to give NaN.
+  local march = jit.arch == "x64" and "-mno-mmx -march=" .. (marches[level] or "native") or marches[jit.arch] or ""
   local wide = level == "avx512" and " -mprefer-vector-width=512" or ""
-  return "-std=gnu17 " .. effort(cc, quick) .. " -mno-mmx -march=" .. march .. wide .. " -ffp-contract=fast \z
+  return "-std=gnu17 " .. effort(cc, quick) .. " " .. march .. wide .. " -ffp-contract=fast \z
     -fno-math-errno -fno-trapping-math -fwrapv -fopenmp-simd -fPIC -shared -w -fvisibility=hidden"
 end
 

@@ -34,14 +34,16 @@ function M.output(command)
 end
 
 pcall(ffi.cdef, [[
-long syscall(long number, ...);
-typedef struct { unsigned long dev, ino, nlink; unsigned mode, uid, gid, pad; long rest[14]; } moth_file_status;
+typedef struct { uint32_t mask, block; uint64_t attributes; uint32_t nlink, uid, gid; uint16_t mode, pad;
+  uint64_t rest[28]; } moth_file_status;
+int statx(int folder, const char *path, int flags, unsigned mask, moth_file_status *out);
 unsigned getuid(void);
 int utimes(const char *path, const void *times);
 bool moth_log_on(const char *topic);
 void moth_log_write(const char *topic, const char *fmt, ...);
 ]])
-local LSTAT = 6 -- of x86-64: the C library's own names differ between versions
+-- statx has one structure on all processors. The path is one of this process's folder; a link is not followed.
+local HERE, NO_FOLLOW, BASIC = -100, 0x100, 0x7ff
 
 local C
 --- A line of the log under a topic of MOTH_LOGS; `always`: also on stderr where the topic is off.
@@ -69,7 +71,7 @@ end
 -- Why a folder is not this user's alone, or nil.
 local function wrong(path)
   local status = ffi.new("moth_file_status")
-  if ffi.C.syscall(LSTAT, path, status) ~= 0 then return "it cannot be made" end
+  if ffi.C.statx(HERE, path, NO_FOLLOW, BASIC, status) ~= 0 then return "it cannot be made" end
   if status.mode / 4096 - status.mode / 4096 % 1 ~= 4 then return "it is no folder" end
   if status.uid ~= ffi.C.getuid() then return "it belongs to another user" end
   if status.mode % 64 ~= 0 then return "others may use it; chmod 700 it" end
