@@ -217,7 +217,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist deb uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist deb uninstall clean help
 
 all: check $(if $(TRIPLE),$(SYSROOT)/usr)
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -301,6 +301,14 @@ test: deps-test cudaemu $(if $(filter-out --%,$(SPECS)),$(if $(filter spec spec/
 test-full: deps-test cudaemu edge-test
 	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
+
+# On the build for arm64, by qemu-user: ARM64_SPECS, or SPECS. MOTH_QEMU="-cpu cortex-a53" has no product of int8.
+ARM64_SPECS = spec/core/tensor_spec.lua spec/core/tensor_values_spec.lua
+test-arm64:
+	+@$(MAKE) CROSS=aarch64-linux-gnu B=build/aarch64
+	@sh .ci/emulated build/aarch64
+	@MOTH_CC=aarch64-linux-gnu-gcc LUAJIT='$(CURDIR)/build/aarch64/emulated/luajit' MOTH_FRACTION=$${MOTH_FRACTION:-0.02} \
+	  $(RUN) --build=build/aarch64/emulated -- --exclude-tags=slow $(or $(SPECS),$(ARM64_SPECS))
 
 # The last one is not part of "undefined": what a float becomes that no integer holds is defined, never left to C.
 ASAN    := address,undefined,float-cast-overflow

@@ -3,14 +3,7 @@
 local moth = require "moth"
 local bit = require "bit"
 
-local levels = {}
-do
-  local was = moth.cpu_level()
-  for _, level in ipairs { "generic", "avx2", "avx512" } do
-    if pcall(moth.cpu_level, level) then levels[#levels + 1] = level end
-  end
-  moth.cpu_level(was)
-end
+local levels = require "levels"
 
 local function at_each_level(fn)
   local was = moth.cpu_level()

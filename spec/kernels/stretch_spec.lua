@@ -16,11 +16,11 @@ local fns = {
 }
 
 describe("a result of many bytes", function()
-  for _, level in ipairs { "generic", "avx2", "avx512" } do
+  for _, level in ipairs(require "levels") do
     it("is that of its parts, " .. level, function()
       local best = B.cpu_level()
-      if not pcall(B.cpu_level, level) then return pending("this machine has no " .. level) end
       finally(function() B.cpu_level(best) end)
+      B.cpu_level(level)
       for _, dtype in ipairs { moth.float32, moth.float64, moth.bfloat16, moth.int32, moth.uint8 } do
         for _, more in ipairs { -1, 0, 1, 517 } do
           local n = BOUND / moth.zeros(1, { dtype = dtype }):element_size() + more
