@@ -1,6 +1,7 @@
 /* conv2d and its derivatives: Note [Convolution by shifts] in conv.h. This file cuts them into strips of rows
  * that fit a core's cache, lays out planes and weights for the micro-kernels and gives strips to threads;
- * 1x1 kernels go to conv_product.c. float16 and bfloat16 are computed in float32. */
+ * 1x1 kernels go to conv_product.c, patches that do not overlap to conv_patches.c. float16 and bfloat16 are
+ * computed in float32. */
 #include "kernels/cpu/conv.h"
 
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 #include "core/kept.h"
 #include "core/parallel.h"
 #include "kernels/cpu/conv_columns.h"
+#include "kernels/cpu/conv_patches.h"
 #include "kernels/cpu/conv_product.h"
 #include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/util.h"
@@ -447,6 +449,8 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   }
   if (moth_conv_is_product(&p.g)) {
     moth_conv_product(&p, dtype);
+  } else if (moth_conv_suits_patches(&p.g)) {
+    MOTH_GO(moth_conv_by_patches(&p, dtype));
   } else if (moth_conv_suits_columns(&p)) {
     MOTH_GO(moth_conv_by_columns(&p, dtype));
   } else {
@@ -501,8 +505,9 @@ MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
     finish(out, gx);
     goto done;
   }
-  if (moth_conv_suits_columns(&p)) {
-    MOTH_GO(moth_conv_by_columns(&p, dtype));
+  if (moth_conv_suits_patches(g) || moth_conv_suits_columns(&p)) {
+    MOTH_GO(moth_conv_suits_patches(g) ? moth_conv_by_patches(&p, dtype)
+                                       : moth_conv_by_columns(&p, dtype));
     finish(out, gx);
     goto done;
   }
@@ -718,6 +723,8 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   p.out = gw->data;
   if (moth_conv_is_product(g)) {
     MOTH_GO(moth_conv_product_weight(&p, dtype));
+  } else if (moth_conv_suits_patches(g)) {
+    MOTH_GO(moth_conv_by_patches(&p, dtype));
   } else if (moth_conv_suits_columns(&p)) {
     MOTH_GO(moth_conv_by_columns(&p, dtype));
   } else {
