@@ -87,7 +87,8 @@ describe("decoders #quick", function()
 
   it("compute over pages and beside padding what they compute alone", function()
     path = nil
-    for _, name in ipairs { "bloom", "falcon of 1b", "opt", "cohere2", "smollm3" } do
+    for _, name in ipairs { "bloom", "falcon of 1b", "opt", "cohere2", "smollm3", "mixtral", "gpt2 scaled",
+      "gpt2 untied" } do
       local model, case = loaded(name)
       local ids, want = ints(case.ids, 1), ints(case.greedy, 1)
       local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
@@ -122,10 +123,45 @@ describe("decoders #quick", function()
     assert.error_matches(function()
       loaded("olmo3", { rope_parameters = { full_attention = {}, sliding_attention = { rope_type = "linear" } } })
     end, "rope_parameters of layers with a window of rope_type = linear are not supported")
-    for name, why in pairs { granite = "residual_scale = 0.7", phi = "norm = layer", olmo2 = "pre_norms = false",
-      smollm3 = "rope_layers" } do
+    assert.error_matches(function() loaded("qwen3_moe", { num_experts = 1, num_local_experts = 1 }) end,
+      "num_experts_per_tok %(2%) is more than num_experts %(1%)")
+    assert.error_matches(function() loaded("mixtral", { router_jitter_noise = 0.1 }) end, "router_jitter_noise = 0.1")
+    for name, why in pairs { mixtral = "num_experts", granite = "residual_scale = 0.7", phi = "norm = layer",
+      ["gpt2 scaled"] = "GPT%-2 with activation_function = gelu", olmo2 = "pre_norms = false",
+      ["gpt2 untied"] = "GPT%-2 with activation_function = relu", smollm3 = "rope_layers" } do
       assert.error_matches(function() moth.models.save_gguf(loaded(name), "/nowhere") end, "architecture for " .. why)
     end
+  end)
+end)
+
+describe("mixtures of experts #quick", function()
+  it("have gradients in what is chosen, and in nothing else", function()
+    moth.manual_seed(1)
+    local model = moth.models.Llama { vocab_size = 9, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+      num_attention_heads = 2, num_experts = 8, num_experts_per_tok = 1, shared_expert_size = 4 }
+    select(2, model(ints { { 2 } }, ints { { 3 } })):backward()
+    local mlp, used = model.model.layers[1].mlp, 0
+    for e = 1, 8 do
+      local grad = mlp.experts[e].up_proj.weight.grad
+      if grad and grad:abs():max():item() > 0 then used = used + 1 end
+    end
+    assert.equal(1, used)
+    assert.is_true(mlp.gate.weight.grad:abs():max():item() > 0)
+    assert.is_true(mlp.shared_expert_gate.weight.grad:abs():max():item() > 0)
+  end)
+
+  it("are quantized as other models are, and refuse more experts for a token than there are", function()
+    moth.manual_seed(2)
+    local model = moth.models.Llama { vocab_size = 40, hidden_size = 64, intermediate_size = 64, num_hidden_layers = 1,
+      num_attention_heads = 2, num_experts = 3, norm_topk_prob = true }
+    local ids = ints { { 3, 4, 5, 6 } }
+    local want = model:eval()(ids)
+    local got = moth.quantization.quantize_weights(model, { bits = 8 })(ids)
+    assert.is_true((want - got):abs():max():item() < 0.05)
+    assert.error_matches(function()
+      moth.models.Llama { vocab_size = 9, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+        num_attention_heads = 2, num_experts = 1 }
+    end, "num_experts_per_tok %(2%) is more than num_experts %(1%)")
   end)
 end)
 

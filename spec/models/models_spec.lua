@@ -142,8 +142,10 @@ describe("models of text #quick", function()
     net = bert(changed("bert", { hidden_act = "gelu_new" }))
     layer = net.encoder["layer"][1]
     assert.is_true(layer.intermediate(x):equal(nn.functional.gelu(layer.intermediate.dense(x), "tanh")))
-    fails("scale_attn_by_inverse_layer_idx = true is not supported", models.GPT.from_pretrained,
-      changed("gpt2", { scale_attn_by_inverse_layer_idx = true }))
+    fails("add_cross_attention = true is not supported", models.GPT.from_pretrained,
+      changed("gpt2", { add_cross_attention = true }))
+    fails("activation_function = prelu is not supported", models.GPT.from_pretrained,
+      changed("gpt2", { activation_function = "prelu" }))
     fails("alibi = true is not supported", models.GPT.from_pretrained, changed("gpt2", { alibi = true }))
     fails("unknown score.weight", models.GPT.from_pretrained,
       changed("gpt2", {}, { ["score.weight"] = moth.ones(2, 8) }))

@@ -56,12 +56,14 @@ def keep(name, case, weights):
     cases[name] = case
     if not for_spec:
         return
-    shapes = {}
-    for key, t in weights.items():  # "layer.#.weight": of as many layers as the text says behind "*"
+    shapes, size_of = {}, {key: "x".join(map(str, t.shape)) for key, t in weights.items()}
+    for key in weights:  # "layer.#.weight": of as many layers as the text says behind "*"
         alike = re.sub(r"\.\d+\.", ".#.", key, count=1)
-        count = sum(re.sub(r"\.\d+\.", ".#.", x, count=1) == alike and y.shape == t.shape for x, y in weights.items())
-        if alike not in shapes:
-            shapes[alike] = "x".join(map(str, t.shape)) + ("" if alike == key else f"*{count}")
+        layers = [x for x in weights if re.sub(r"\.\d+\.", ".#.", x, count=1) == alike]
+        if alike != key and all(size_of.get(alike.replace("#", str(i))) == size_of[key] for i in range(len(layers))):
+            shapes[alike] = f"{size_of[key]}*{len(layers)}"
+        else:
+            shapes[key] = size_of[key]
     assert sum(int(x.partition("*")[2] or 1) for x in shapes.values()) == len(weights), name
     shapes = " ".join(f"{key}={x}" for key, x in shapes.items())
     config = {k: v for k, v in json.load(open(f"{case['folder']}/config.json")).items() if v is not None}
@@ -192,6 +194,22 @@ decoder("gptj", "GPTJ", **gptj, rotary_dim=4)
 decoder("phi tied", "Phi", False, tie_word_embeddings=True)
 decoder("gemma untied", "Gemma", False, tie_word_embeddings=False, head_dim=4)
 decoder("gptj tied", "GPTJ", False, **gptj, rotary_dim=8, n_inner=20, tie_word_embeddings=True)
+
+gpt2 = {**gptj, "n_head": 4}
+decoder("gpt2", "GPT2", False, **gpt2)
+decoder("gpt2 untied", "GPT2", **gpt2, tie_word_embeddings=False, n_inner=20, activation_function="relu", layer_norm_epsilon=0.01)
+decoder("gpt2 scaled", "GPT2", **gpt2, scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, activation_function="gelu")
+decoder("gpt2 scaled by layers", "GPT2", False, **gpt2, scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True)
+decoder("mixtral", "Mixtral", num_local_experts=4, sliding_window=5)
+decoder("mixtral without windows", "Mixtral", False, num_local_experts=3, num_experts_per_tok=3)
+decoder("qwen3_moe", "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=4, num_hidden_layers=3,
+        mlp_only_layers=[1], norm_topk_prob=True)
+decoder("qwen3_moe with windows", "Qwen3Moe", False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, head_dim=4,
+        decoder_sparse_step=2, sliding_window=5, use_sliding_window=True, attention_bias=True)
+decoder("qwen2_moe", "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=10)
+decoder("qwen2_moe without biases", "Qwen2Moe", False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
+        shared_expert_intermediate_size=10, qkv_bias=False, use_sliding_window=True, sliding_window=5, max_window_layers=1)
+decoder("olmoe", "Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)
 
 with open(f"{folder}/cases.json", "w") as f:
     json.dump(cases, f)

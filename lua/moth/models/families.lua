@@ -56,6 +56,22 @@ local function turns(config, i)
   return i % (config.no_rope_layer_interval or 4) ~= 0
 end
 
+-- Qwen's mixtures of experts, and OLMoE's: the sizes, and the layers that have none.
+local function experts(c, config, where)
+  c.num_experts = config.num_experts or fail(where, "there is no num_experts")
+  c.num_experts_per_tok = config.num_experts_per_tok or 8
+  c.norm_topk_prob, c.moe_intermediate_size = config.norm_topk_prob or false, config.moe_intermediate_size
+  c.dense_layers = {}
+  local dense = {}
+  for _, i in ipairs(config.mlp_only_layers or {}) do dense[i + 1] = true end
+  for i = 1, c.num_hidden_layers do
+    if dense[i] or i % (config.decoder_sparse_step or 1) ~= 0 then c.dense_layers[#c.dense_layers + 1] = i end
+  end
+end
+local moe = { alias = { num_experts = "num_local_experts" }, inert = "router_aux_loss_coef",
+  honoured = "num_experts num_experts_per_tok norm_topk_prob moe_intermediate_size mlp_only_layers decoder_sparse_step",
+  only = { output_router_logits = is_false }, more = experts }
+
 --- By model_type. alias: what models.Llama's fields are called in the config. own: options of models.Llama, more: a
 -- function that sets others. names: rules of names, fused: how queries, keys and values lie in one weight: "rows" one
 -- behind the other, "groups" by the heads of keys. honoured, inert, only: see pretrained.refuse_unknown. spare:
@@ -154,11 +170,25 @@ M.known = {
     end },
   helium = { theta = 100000, eps = 1e-8, head_dim = 128, plain_output = true, own = { rope_interleaved = true } },
   ministral = { window = true },
+  mixtral = { window = true, eps = 1e-5, theta = 1000000, inert = "router_aux_loss_coef",
+    alias = { num_experts = "num_local_experts" }, honoured = "num_experts num_experts_per_tok",
+    only = { output_router_logits = is_false, router_jitter_noise = function(v) return v == 0 end },
+    own = { norm_topk_prob = true },
+    more = function(c, config)
+      c.num_experts, c.num_experts_per_tok = config.num_experts or 8, config.num_experts_per_tok or 2
+    end,
+    names = rules [[%.block_sparse_moe%. .mlp. %.w1%. .gate_proj. %.w2%. .down_proj. %.w3%. .up_proj.]] },
   nemotron = { alias = { rms_norm_eps = "norm_eps" }, act = "relu2", eps = 1e-5, partial = 0.5,
     own = with(plain, { norm_offset = true }) },
   olmo = { own = { norm = "layer", norm_affine = false, rms_norm_eps = 1e-5 }, honoured = "clip_qkv",
     more = function(c, config) c.clip_qkv = config.clip_qkv end },
   olmo2 = olmo2, olmo3 = with(olmo2, { theta = 500000, window = true, full_every = 4 }),
+  olmoe = with(moe, { eps = 1e-5, own = { qk_norm = true, qk_norm_over = "all" },
+    honoured = "num_experts num_experts_per_tok norm_topk_prob clip_qkv",
+    more = function(c, config, where)
+      experts(c, config, where)
+      c.clip_qkv = config.clip_qkv
+    end }),
   opt = { alias = { intermediate_size = "ffn_dim", hidden_act = "activation_function" }, act = "relu", tied = true,
     honoured = "do_layer_norm_before _remove_final_layer_norm word_embed_proj_dim enable_bias \z
       layer_norm_elementwise_affine",
@@ -181,6 +211,13 @@ M.known = {
     end,
     names = rules [[^model%.final_layernorm%. model.norm. %.self_attn%.dense%. .self_attn.o_proj.
       %.q_layernorm%. .q_norm. %.k_layernorm%. .k_norm. %.fc1%. .up_proj. %.fc2%. .down_proj.]] },
+  qwen2_moe = with(moe, { honoured = moe.honoured .. " qkv_bias shared_expert_intermediate_size",
+    more = function(c, config, where)
+      experts(c, config, where)
+      c.attention_bias, c.output_bias = config.qkv_bias ~= false, false
+      c.shared_expert_size = pretrained.field(config, where, "shared_expert_intermediate_size")
+    end }),
+  qwen3_moe = with(moe, { own = { qk_norm = true }, types = function() return "sliding_attention" end }),
   seed_oss = { head_dim = 128, honoured = "attention_out_bias", inert = "residual_dropout",
     more = function(c, config)
       c.attention_bias, c.output_bias = config.attention_bias ~= false, config.attention_out_bias == true

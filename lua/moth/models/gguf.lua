@@ -398,7 +398,7 @@ end
 local usual = { { "norm", "rms" }, { "gated", true }, { "parallel", false }, { "pre_norms", true },
   { "final_norm", true }, { "positions", "rope" }, { "residual_scale", 1 }, { "logits_scale", 1 },
   { "head_bias", false }, { "embedding_norm", false }, { "qk_norm_over", "head" } }
-local unusual = "rope_layers clip_qkv embedding_size"
+local unusual = "rope_layers clip_qkv embedding_size num_experts"
 
 -- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
 local function architecture(c)
@@ -443,9 +443,12 @@ local function is_yarn(c) return scaling_kind(c) == "yarn" and c.rope_scaling.tr
 local function metadata_of(model)
   local c, out = model.config, {}
   if model:is_a(moth.models.GPT) then
+    local name = model:beyond_gpt2()
+    if name then check.fail("[models.save_gguf] llama.cpp has no architecture for GPT-2 with %s", name) end
     out["general.architecture"] = "gpt2"
     for key, v in each { context_length = c.block_size, embedding_length = c.n_embd, block_count = c.n_layer,
-      vocab_size = c.vocab_size, feed_forward_length = 4 * c.n_embd, ["attention.head_count"] = c.n_head } do
+      vocab_size = c.vocab_size,
+      feed_forward_length = c.n_inner or 4 * c.n_embd, ["attention.head_count"] = c.n_head } do
       out["gpt2." .. key] = v
     end
     out["gpt2.attention.layer_norm_epsilon"] = 1e-5

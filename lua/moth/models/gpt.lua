@@ -10,16 +10,20 @@ local nn = require "moth.nn"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local activations = require "moth.models.activations"
 local generate = require "moth.models.generate"
 local pretrained = require "moth.models.pretrained"
 local LayerNorm = nn.LayerNorm
 
 local Attention = nn.class("GPT.Attention")
-function Attention:__init(c)
+function Attention:__init(c, i)
   self.dim, self.p = c.n_embd / c.n_head, c.dropout
   self.c_attn = nn.Linear(c.n_embd, 3 * c.n_embd, { bias = c.bias })
   self.c_proj = nn.Linear(c.n_embd, c.n_embd, { bias = c.bias })
   self.dropout = nn.Dropout(c.dropout)
+  if not c.scale_attn_weights or c.scale_attn_by_inverse_layer_idx then
+    self.scale = (c.scale_attn_weights and self.dim ^ -0.5 or 1) / (c.scale_attn_by_inverse_layer_idx and i or 1)
+  end
 end
 --- x (B, T, C) -> (B, T, C): each position sees itself and those before it, of layer i those in the cache, too
 function Attention:forward(x, at, i)
@@ -28,46 +32,54 @@ function Attention:forward(x, at, i)
   qkv = qkv:view(B, T, 3, heads, self.dim)
   if at.pages then
     local all = qkv:select(1, 1)
-    return self.c_proj(at.pages:attend(i, all:select(2, 1), all:select(2, 2), all:select(2, 3)))
+    return self.c_proj(at.pages:attend(i, all:select(2, 1), all:select(2, 2), all:select(2, 3),
+      { scale = self.scale }))
   end
   qkv = qkv:permute(3, 1, 4, 2, 5)
   local q, k, v = qkv:select(1, 1), qkv:select(1, 2), qkv:select(1, 3)
   if at.cache then k, v = at.cache:append(i, k, v) end
   local y = moth.scaled_dot_product_attention(q, k, v,
-    { dropout_p = self.training and self.p or 0, attn_mask = at.mask, is_causal = at.causal })
+    { dropout_p = self.training and self.p or 0, attn_mask = at.mask, is_causal = at.causal,
+      scale = self.scale })
   return self.dropout(self.c_proj(y:transpose(2, 3):reshape(B, T, heads * self.dim)))
 end
 
 local Block = nn.class("GPT.Block")
-function Block:__init(c)
-  self.ln_1 = LayerNorm(c.n_embd, { bias = c.bias })
-  self.attn = Attention(c)
-  self.ln_2 = LayerNorm(c.n_embd, { bias = c.bias })
-  self.c_fc = nn.Linear(c.n_embd, 4 * c.n_embd, { bias = c.bias })
-  self.c_proj = nn.Linear(4 * c.n_embd, c.n_embd, { bias = c.bias })
-  self.dropout = nn.Dropout(c.dropout)
+function Block:__init(c, i)
+  local norm, inner = { bias = c.bias, eps = c.layer_norm_epsilon }, c.n_inner or 4 * c.n_embd
+  self.ln_1 = LayerNorm(c.n_embd, norm)
+  self.attn = Attention(c, i)
+  self.ln_2 = LayerNorm(c.n_embd, norm)
+  self.c_fc = nn.Linear(c.n_embd, inner, { bias = c.bias })
+  self.c_proj = nn.Linear(inner, c.n_embd, { bias = c.bias })
+  self.dropout, self.act = nn.Dropout(c.dropout), activations.known[c.activation_function]
 end
 function Block:forward(x, at, i)
   x = x + self.attn(self.ln_1(x), at, i)
-  local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), "tanh")
-  return x + self.dropout(self.c_proj(h))
+  return x + self.dropout(self.c_proj(self.act(self.c_fc(self.ln_2(x)))))
 end
 
 local GPT = nn.class("GPT")
 
+--- n_inner: of the MLP (4 n_embd), tie_word_embeddings = false: a head of its own. Scores of attention are divided by
+-- the root of a head's size (scale_attn_weights), and by the number of the layer (scale_attn_by_inverse_layer_idx).
 GPT.__init = signature.init("models.GPT(*, count vocab_size, size n_layer=12, count n_head=12, count n_embd=768, \z
-  count block_size=1024, number dropout=0, bool bias=true)", function(self, c)
+  count block_size=1024, number dropout=0, bool bias=true, count n_inner?, string activation_function='gelu_tanh', \z
+  number layer_norm_epsilon=1e-5, bool tie_word_embeddings=true, bool scale_attn_weights=true, \z
+  bool scale_attn_by_inverse_layer_idx=false)", function(self, c)
   if c.n_embd % c.n_head ~= 0 then
     check.fail("[models.GPT] n_embd (%d) must be a multiple of n_head (%d)", c.n_embd, c.n_head)
   end
+  activations.of(c.activation_function, "models.GPT", "activation_function")
   self.config, self.max_length = c, c.block_size
   self.wte = nn.Embedding(c.vocab_size, c.n_embd)
   self.wpe = nn.Embedding(c.block_size, c.n_embd)
   self.drop = nn.Dropout(c.dropout)
   local blocks = {}
-  for i = 1, c.n_layer do blocks[i] = Block(c) end
+  for i = 1, c.n_layer do blocks[i] = Block(c, i) end
   self.h = nn.ModuleList(blocks)
-  self.ln_f = LayerNorm(c.n_embd, { bias = c.bias })
+  self.ln_f = LayerNorm(c.n_embd, { bias = c.bias, eps = c.layer_norm_epsilon })
+  if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.n_embd, c.vocab_size, { bias = false }) end
   self:reset()
 end)
 
@@ -81,6 +93,18 @@ function GPT:reset()
     elseif name:find("bias$") then
       nn.init.zeros_(p)
     end
+  end
+end
+
+-- Logits of hidden states.
+local function head(self, x) return self.lm_head and self.lm_head(x) or self.wte:as_linear(x) end
+
+--- The first option that makes it another model than GPT-2 of some size, with its value as text; nil: none.
+function GPT:beyond_gpt2()
+  for _, option in ipairs { { "activation_function", "gelu_tanh" }, { "layer_norm_epsilon", 1e-5 },
+    { "tie_word_embeddings", true }, { "scale_attn_weights", true }, { "scale_attn_by_inverse_layer_idx", false } } do
+    local v = self.config[option[1]]
+    if v ~= option[2] then return ("%s = %s"):format(option[1], tostring(v)) end
   end
 end
 
@@ -104,7 +128,7 @@ function GPT:decode(idx, cache, mask, last)
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
   if cache then cache:advance(T) end
   if last then x = x:narrow(2, T, 1) end
-  return self.wte:as_linear(self.ln_f(x))
+  return head(self, self.ln_f(x))
 end
 
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
@@ -117,7 +141,7 @@ end
 function GPT:step(pages, rows)
   local x, at = self.wte(pages.tokens) + self.wpe(pages.positions), { pages = pages }
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
-  return self.wte:as_linear(self.ln_f(generate.rows(x, rows)))
+  return head(self, self.ln_f(generate.rows(x, rows)))
 end
 
 --- idx (B, T) tokens from 1; targets (B, T) likewise, optional.
@@ -133,16 +157,13 @@ end
 generate.install(GPT, "GPT")
 
 -- Fields of config.json that change what is computed, and what they may be.
-local fields = { honoured = "vocab_size n_layer n_head n_embd n_positions n_ctx",
+local fields = { honoured = "vocab_size n_layer n_head n_embd n_positions n_ctx n_inner activation_function \z
+    layer_norm_epsilon tie_word_embeddings scale_attn_weights scale_attn_by_inverse_layer_idx",
   inert = "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj \z
     reorder_and_upcast_attn n_special predict_special_tokens" }
 fields.only = {
   model_type = function(v) return v == "gpt2" end,
-  layer_norm_epsilon = function(v) return math.abs(v - 1e-5) < 1e-12 end,
-  activation_function = function(v) return v == "gelu_new" or v == "gelu_pytorch_tanh" end,
-  n_inner = function(v, c) return v == 4 * c.n_embd end, scale_attn_weights = function(v) return v end,
-  scale_attn_by_inverse_layer_idx = function(v) return not v end, add_cross_attention = function(v) return not v end,
-  tie_word_embeddings = function(v) return v end,
+  add_cross_attention = function(v) return not v end,
 }
 
 --- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model). o: { mapped = true }
@@ -165,9 +186,14 @@ function GPT.from_pretrained(folder, o)
   local c = {
     vocab_size = of "vocab_size", n_layer = of "n_layer", n_head = of "n_head", n_embd = of "n_embd",
     block_size = of "n_positions n_ctx", dropout = of("resid_pdrop", 0.1),
+    n_inner = config.n_inner, layer_norm_epsilon = of("layer_norm_epsilon", 1e-5),
+    activation_function = activations.of(of("activation_function", "gelu_new"), where,
+      "config.json: activation_function"),
+    tie_word_embeddings = of("tie_word_embeddings", true), scale_attn_weights = of("scale_attn_weights", true),
+    scale_attn_by_inverse_layer_idx = of("scale_attn_by_inverse_layer_idx", false),
   }
   local model = is_mapped and moth.fake_mode(GPT, c) or GPT(c)
-  local ignore = { "attn%.bias$", "attn%.masked_bias$", "^lm_head%.weight$" }
+  local ignore = { "attn%.bias$", "attn%.masked_bias$", c.tie_word_embeddings and "^lm_head%.weight$" or nil }
   return pretrained.load(model, own, where, ignore, nil, is_mapped):eval()
 end
 

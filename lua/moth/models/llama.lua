@@ -83,8 +83,8 @@ function Attention:forward(x, at, i)
   local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
   local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   local clip = self.clip
-  if clip then q, k, v = q:clamp(-clip, clip), k:clamp(-clip, clip), v:clamp(-clip, clip) end
   if self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
+  if clip then q, k, v = q:clamp(-clip, clip), k:clamp(-clip, clip), v:clamp(-clip, clip) end
   q, k, v = heads(q), heads(k), heads(v)
   if self.q_norm and not self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
   if self.turns then
@@ -122,10 +122,48 @@ function MLP:forward(x)
   return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 end
 
+-- A few of several MLPs for each token, those that a gate gives the largest shares (Shazeer et al. 2017).
+local Experts = nn.class("Llama.Experts")
+function Experts:__init(c)
+  local size, experts = c.moe_intermediate_size or c.intermediate_size, {}
+  self.gate = nn.Linear(c.hidden_size, c.num_experts, { bias = false })
+  for e = 1, c.num_experts do experts[e] = MLP(c, size) end
+  self.experts, self.each, self.norms = nn.ModuleList(experts), c.num_experts_per_tok, c.norm_topk_prob
+  if c.shared_expert_size then -- one that all tokens have, too
+    self.shared_expert = MLP(c, c.shared_expert_size)
+    self.shared_expert_gate = nn.Linear(c.hidden_size, 1, { bias = false })
+  end
+end
+function Experts:forward(x)
+  local flat = x:reshape(-1, x:size(-1))
+  local share, chosen = moth.topk(self.gate(flat):to(moth.float32):softmax(2), self.each, 2)
+  if self.norms then share = share / share:sum(2, true) end
+  share = share:to(x:dtype()):reshape(-1, 1)
+  local tokens, places = {}, {} -- by expert: its tokens, and where their shares stand
+  for token, list in ipairs(chosen:totable()) do
+    for k, e in ipairs(list) do
+      tokens[e], places[e] = tokens[e] or {}, places[e] or {}
+      tokens[e][#tokens[e] + 1], places[e][#places[e] + 1] = token, (token - 1) * self.each + k
+    end
+  end
+  local o = { dtype = moth.int64, device = x:device() }
+  local y = moth.zeros_like(flat)
+  for e = 1, #self.experts do
+    if tokens[e] then
+      local rows = moth.tensor(tokens[e], o)
+      local part = self.experts[e](flat:index_select(1, rows)) * share:index_select(1, moth.tensor(places[e], o))
+      y = y:index_add(1, rows, part)
+    end
+  end
+  if self.shared_expert then y = y + self.shared_expert_gate(flat):sigmoid() * self.shared_expert(flat) end
+  return y:reshape(x:size())
+end
+
 local Layer = nn.class("Llama.DecoderLayer")
 function Layer:__init(c, i)
   self.self_attn = Attention(c, i)
-  self.mlp = MLP(c)
+  local has_experts = c.num_experts and not (c.dense_layers and is_in(c.dense_layers, i))
+  self.mlp = has_experts and Experts(c) or MLP(c)
   local function norm() return norm_of(c, c.hidden_size) end
   if c.pre_norms or not c.post_norms then self.input_layernorm = norm() end
   if not (c.parallel and c.single_norm) then self.post_attention_layernorm = norm() end
@@ -188,6 +226,8 @@ local Llama = nn.class("Llama")
 -- together) or "each" (a norm for each head). positions = "learned" (position_offset: they begin behind that many) or
 -- "alibi" (alibi_scale; alibi_rounded: to bfloat16), rope_layers: the only layers with rotary positions. clip_qkv,
 -- residual_scale, logits_scale, head_bias, embedding_norm, embedding_size (of tokens; layers bring it to hidden_size).
+-- num_experts: MLPs of moe_intermediate_size, num_experts_per_tok of them for a token (norm_topk_prob: their shares sum
+-- up to 1), but for dense_layers; shared_expert_size: of one that all tokens have, too.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
@@ -201,7 +241,9 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   bool parallel=false, bool single_norm=false, bool pre_norms=true, bool final_norm=true, \z
   'head'|'all'|'each' qk_norm_over='head', 'rope'|'learned'|'alibi' positions='rope', size position_offset=0, \z
   number alibi_scale=1, bool alibi_rounded=false, count[] rope_layers?, number clip_qkv?, number residual_scale=1, \z
-  number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?)", function(self, c)
+  number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?, \z
+  count num_experts?, count num_experts_per_tok=2, count moe_intermediate_size?, bool norm_topk_prob=false, \z
+  count[] dense_layers?, count shared_expert_size?)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -213,6 +255,10 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   end
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
   activations.of(c.hidden_act, "models.Llama")
+  if c.num_experts and c.num_experts_per_tok > c.num_experts then
+    check.fail("[models.Llama] num_experts_per_tok (%d) is more than num_experts (%d)", c.num_experts_per_tok,
+      c.num_experts)
+  end
   rope.check(c)
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
