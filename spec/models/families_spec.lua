@@ -123,6 +123,18 @@ describe("decoders #quick", function()
     assert.error_matches(function()
       loaded("olmo3", { rope_parameters = { full_attention = {}, sliding_attention = { rope_type = "linear" } } })
     end, "rope_parameters of layers with a window of rope_type = linear are not supported")
+    assert.error_matches(function()
+      loaded("exaone4", { layer_types = cjson.null, sliding_window_pattern = "LLLG" })
+    end, "sliding_window_pattern = LLLG is not supported without layer_types")
+    -- BLOOM's own files have no prefix.
+    local bloom, bare = cases.bloom, {}
+    for name, t in pairs(weights(bloom)) do bare[name:gsub("^transformer%.", "")] = t end
+    local got = moth.models.load(folder(bloom.config, bare))(ints(bloom.ids, 1))
+    assert.is_true(got:equal(moth.models.load(folder(bloom.config, weights(bloom)))(ints(bloom.ids, 1))))
+    -- A head that is missing is not made up.
+    bare = weights(cases.phi)
+    bare["lm_head.weight"] = nil
+    assert.error_matches(function() moth.models.load(folder(cases.phi.config, bare)) end, "missing lm_head.weight")
     assert.error_matches(function() loaded("qwen3_moe", { num_experts = 1, num_local_experts = 1 }) end,
       "num_experts_per_tok %(2%) is more than num_experts %(1%)")
     assert.error_matches(function() loaded("mixtral", { router_jitter_noise = 0.1 }) end, "router_jitter_noise = 0.1")

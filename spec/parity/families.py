@@ -195,6 +195,9 @@ decoder("phi tied", "Phi", False, tie_word_embeddings=True)
 decoder("gemma untied", "Gemma", False, tie_word_embeddings=False, head_dim=4)
 decoder("gptj tied", "GPTJ", False, **gptj, rotary_dim=8, n_inner=20, tie_word_embeddings=True)
 
+decoder("ministral3", "Ministral3", head_dim=8, rope_parameters={"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0,
+        "original_max_position_embeddings": 4, "max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3})
 gpt2 = {**gptj, "n_head": 4}
 decoder("gpt2", "GPT2", False, **gpt2)
 decoder("gpt2 untied", "GPT2", **gpt2, tie_word_embeddings=False, n_inner=20, activation_function="relu", layer_norm_epsilon=0.01)

@@ -66,7 +66,7 @@ local function fail(where, ...) check.fail("[%s] config.json: %s", where, (...):
 local inert = "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head \z
   pooler_type sinusoidal_pos_embds summary_type summary_use_proj summary_activation summary_last_dropout \z
   summary_first_dropout qa_dropout seq_classif_dropout classifier_dropout classifier_dropout_prob tie_weights_ \z
-  down_scale_factor gap_size net_structure_type num_memory_blocks"
+  down_scale_factor gap_size net_structure_type num_memory_blocks language name"
 local function is_plain(v) return v == "absolute" end
 
 -- The head of a config, or nil.
@@ -147,7 +147,7 @@ function M.read(config, sd, where, encoder_only, ignored)
     c.classifier_dropout = kind == "distilbert" and (config.qa_dropout or 0.1) or 0
   end
   pretrained.refuse_unknown(config, where, { honoured = table.concat(honoured, " "), inert = inert,
-    only = { position_embedding_type = is_plain } }, ignored)
+    only = { position_embedding_type = is_plain, layers_to_keep = function(v) return next(v) == nil end } }, ignored)
   activations.of(c.hidden_act, where, "config.json: hidden_act")
   for name, v in each(family.own or {}) do c[name] = v end
   if family.pad then c.padding_id = (config.pad_token_id or family.pad) + 1 end

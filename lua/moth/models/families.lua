@@ -34,6 +34,7 @@ local plain = { norm = "layer", gated = false }
 local glm = { partial = 0.5, head_dim = 128, eps = 1.5625e-7, fused = "rows", plain_output = true,
   own = { rope_interleaved = true } }
 local cohere = { alias = layer_norms, eps = 1e-5, tied = true, honoured = "logit_scale use_qk_norm",
+  inert = "model_max_length",
   own = { norm = "layer", norm_bias = false, rope_interleaved = true, parallel = true, single_norm = true },
   more = function(c, config)
     c.logits_scale, c.qk_norm, c.qk_norm_over = config.logit_scale or 0.0625, config.use_qk_norm or false, "each"
@@ -75,7 +76,8 @@ local moe = { alias = { num_experts = "num_local_experts" }, inert = "router_aux
 --- By model_type. alias: what models.Llama's fields are called in the config. own: options of models.Llama, more: a
 -- function that sets others. names: rules of names, fused: how queries, keys and values lie in one weight: "rows" one
 -- behind the other, "groups" by the heads of keys. honoured, inert, only: see pretrained.refuse_unknown. spare:
--- patterns of weights that may be left. The rest are defaults and, for layers, windows.
+-- patterns of weights that may be left. bare: checkpoints whose names lack a prefix. The rest are defaults and, for
+-- layers, windows.
 M.known = {
   llama = {}, mistral = { window = true }, qwen2 = { bias = true }, qwen3 = { own = { qk_norm = true } },
   phi3 = { window = true, eps = 1e-5, fused = "rows" },
@@ -90,7 +92,7 @@ M.known = {
       slow_but_exact attention_softmax_in_fp32 bias_dropout_fusion",
     only = { apply_residual_connection_post_layernorm = is_false },
     own = with(plain, { hidden_act = "gelu_tanh", positions = "alibi", embedding_norm = true }),
-    more = function(c) biases(c, true) end,
+    more = function(c) biases(c, true) end, bare = { has = "^transformer%.", prefix = "transformer." },
     names = rules [[^transformer%.h%. model.layers. ^transformer%.ln_f%. model.norm.
       ^transformer%.word_embeddings%. model.embed_tokens. ^transformer%.word_embeddings_layernorm%. model.embed_norm.
       %.self_attention%.dense%. .self_attn.o_proj. %.self_attention%. .self_attn. %.dense_h_to_4h%. .up_proj.
@@ -170,6 +172,15 @@ M.known = {
     end },
   helium = { theta = 100000, eps = 1e-8, head_dim = 128, plain_output = true, own = { rope_interleaved = true } },
   ministral = { window = true },
+  ministral3 = { window = true, eps = 1e-5, head_dim = 128, theta = 1000000,
+    more = function(c)
+      local s = c.rope_scaling
+      if not (s and s.llama_4_scaling_beta) then return end
+      c.query_growth, c.query_growth_length = s.llama_4_scaling_beta, s.original_max_position_embeddings
+      c.rope_scaling = with(s, {})
+      c.rope_scaling.llama_4_scaling_beta = nil
+      c.rope_scaling.max_position_embeddings = nil
+    end },
   mixtral = { window = true, eps = 1e-5, theta = 1000000, inert = "router_aux_loss_coef",
     alias = { num_experts = "num_local_experts" }, honoured = "num_experts num_experts_per_tok",
     only = { output_router_logits = is_false, router_jitter_noise = function(v) return v == 0 end },
@@ -239,7 +250,9 @@ M.known = {
       c.single_norm = c.parallel
     end },
   starcoder2 = { alias = { rms_norm_eps = "norm_epsilon" }, act = "gelu_tanh", eps = 1e-5, tied = true, window = true,
-    honoured = "use_bias", inert = "residual_dropout embedding_dropout", own = plain,
+    honoured = "use_bias", inert = "residual_dropout embedding_dropout activation_function",
+    only = { norm_type = function(v) return v == "layer_norm" end, mlp_type = function(v) return v == "default" end },
+    own = plain,
     more = function(c, config) biases(c, config.use_bias ~= false) end,
     names = rules [[%.c_fc%. .up_proj. %.c_proj%. .down_proj.]] },
 }
@@ -282,6 +295,9 @@ local function windows_of(config, family, layers, where)
     for i = 1, layers do types[i] = family.types(config, i) end
   elseif not types and family.full_every then
     local every = config.sliding_window_pattern or config._sliding_window_pattern or family.full_every
+    if type(every) ~= "number" or every < 1 then
+      fail(where, "sliding_window_pattern = %s is not supported without layer_types", tostring(every))
+    end
     types = {}
     for i = 1, layers do types[i] = i % every == 0 and "full_attention" or "sliding_attention" end
   elseif not types and config.use_sliding_window then
@@ -327,8 +343,12 @@ end
 -- Weights with models.Llama's names.
 local function renamed(sd, family)
   if not family.names then return sd end
-  local out = {}
+  local out, bare = {}, family.bare
+  for name in each(sd) do
+    if bare and name:find(bare.has) then bare = nil end
+  end
   for name, t in each(sd) do
+    if bare then name = bare.prefix .. name end
     for _, rule in ipairs(family.names) do name = name:gsub(rule[1], rule[2]) end
     out[name] = t
   end

@@ -90,6 +90,7 @@ function Attention:forward(x, at, i)
   if self.turns then
     local angles = self.window and at.local_angles or at.angles
     q, k = turned(q, at, angles), turned(k, at, angles)
+    if at.growth then q = q * at.growth end
   end
   if at.pages then
     local function tokens(y) return y:select(1, 1):transpose(1, 2) end
@@ -226,8 +227,9 @@ local Llama = nn.class("Llama")
 -- together) or "each" (a norm for each head). positions = "learned" (position_offset: they begin behind that many) or
 -- "alibi" (alibi_scale; alibi_rounded: to bfloat16), rope_layers: the only layers with rotary positions. clip_qkv,
 -- residual_scale, logits_scale, head_bias, embedding_norm, embedding_size (of tokens; layers bring it to hidden_size).
--- num_experts: MLPs of moe_intermediate_size, num_experts_per_tok of them for a token (norm_topk_prob: their shares sum
--- up to 1), but for dense_layers; shared_expert_size: of one that all tokens have, too.
+-- num_experts: MLPs of moe_intermediate_size, num_experts_per_tok of them for a token (norm_topk_prob: their shares
+-- sum up to 1), but for dense_layers; query_growth: queries grow with the logarithm of positions (Ministral 3);
+-- shared_expert_size: of one that all tokens have, too.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
@@ -243,7 +245,8 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   number alibi_scale=1, bool alibi_rounded=false, count[] rope_layers?, number clip_qkv?, number residual_scale=1, \z
   number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?, \z
   count num_experts?, count num_experts_per_tok=2, count moe_intermediate_size?, bool norm_topk_prob=false, \z
-  count[] dense_layers?, count shared_expert_size?)", function(self, c)
+  count[] dense_layers?, count shared_expert_size?, number query_growth?, \z
+  count query_growth_length=8192)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -320,6 +323,11 @@ local function place(self, at, position, dtype)
   elseif c.positions == "rope" then
     at.interleaved, at.rotated = c.rope_interleaved, rope.size(c)
     at.angles = angles(self.inv_freq, position, rope.attention_factor(c), dtype)
+    if c.query_growth then
+      local turns = ((position - 1):to(moth.float32) / c.query_growth_length):floor()
+      local by = (1 + (turns + 1):log() * c.query_growth):unsqueeze(-1):to(dtype)
+      at.growth = by:dim() == 3 and by:unsqueeze(2) or by
+    end
     if self.local_freq then at.local_angles = angles(self.local_freq, position, 1, dtype) end
   end
   return at
@@ -409,9 +417,8 @@ function Llama.from_pretrained(folder, o)
   local c, spare
   c, sd, spare = families.read(config, sd, where, o.ignore_fields)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
-  local tied = model.lm_head and { ["lm_head.weight"] = "model.embed_tokens.weight" } or nil
   spare = { "inv_freq$", model.lm_head and "inv_freq$" or "^lm_head%.weight$", unpack(spare) }
-  pretrained.load(model, sd, where, spare, tied, is_mapped)
+  pretrained.load(model, sd, where, spare, nil, is_mapped)
   model:reset_buffers()
   return model:eval()
 end
