@@ -148,7 +148,7 @@ return {
   -- The quantiles of self along dim, or of all: rank q (n - 1) among the n sorted elements. nan: those that are not NaN.
   quantile_of = { "self, q, dim, keepdim, interpolation, nan", [[
     local x = when(both(given(dim), gt(self.ndim, 0)), movedim(self, when(given(dim), dim, 0), -1), reshape(self, list(self.numel)))
-    local values, positions = sort(x, -1, false, 0)
+    local values, positions = sort(detach(x), -1, false, 0)
     local n = values.shape[-1]
     local many = both(negate(is_number(q)), gt(q.ndim, 0))
     local points = when(is_number(q), full_of(self, list(1), as_number(q), none), reshape(as(q, self.dtype), list(q.numel)))
@@ -158,8 +158,11 @@ return {
     local rank = when(eq(interpolation, "lower"), floor(at), when(eq(interpolation, "higher"), ceil(at),
       when(eq(interpolation, "nearest"), round(at), at)))
     local low = floor(rank)
-    local below = gather(values, -1, to(low, dtype_named("int64")), 0)
-    local above = gather(values, -1, to(ceil(rank), dtype_named("int64")), 0)
+    -- read from x: their derivative does not go through the sorting
+    local both_sides = to(cat(tensors(low, ceil(rank)), -1), dtype_named("int64"))
+    local found = gather(x, -1, gather(positions, -1, both_sides, 0), 0)
+    local below = narrow(found, -1, 0, points.numel)
+    local above = narrow(found, -1, points.numel, points.numel)
     local between = when(eq(interpolation, "linear"), lerp(below, above, ranks - low),
       when(eq(interpolation, "midpoint"), lerp(below, above, 0.5), below))
     local size = when(keepdim, when(both(given(dim), gt(self.ndim, 0)), replace(self.shape, when(given(dim), dim, 0), 1), ones_n(self.ndim)),
