@@ -8,10 +8,12 @@
  * advance together, so that memory is read in order. */
 #include "core/parallel.h"
 #include "kernels/common/scatter.h"
+#include "kernels/cpu/slices.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
-enum { GROUP = 256 };
+/* Lines of a group; positions of lines that are walked one by one. */
+enum { GROUP = 256, SHORT = 4 };
 
 typedef struct Lines {
   const MothKernels *k;
@@ -21,6 +23,7 @@ typedef struct Lines {
   int64_t self[MOTH_MAX_DIMS], of_index[MOTH_MAX_DIMS], value[MOTH_MAX_DIMS]; /* strides */
   int64_t self_stride, index_stride, value_stride;                            /* along dim */
   int64_t n, lines;
+  int64_t origin; /* where position 0 is in self: the index counts from another one */
   const int64_t *index;
   char *dst;       /* gather: the values; scatter: self */
   const char *src; /* gather: self; scatter: the values */
@@ -55,7 +58,7 @@ static void lines_init(Lines *l, const MothTensor *self, const MothTensor *index
   do {                                                                                             \
     T *d = (T *)l->dst;                                                                            \
     const T *s = (const T *)l->src;                                                                \
-    if (l->index_stride == 1)                                                                      \
+    if (l->index_stride == 1 && n >= SHORT)                                                        \
       for (int64_t g = 0; g < lines; g++, at += 3)                                                 \
         if (l->gather)                                                                             \
           for (int64_t j = 0; j < n; j++)                                                          \
@@ -111,8 +114,14 @@ static void lines_range(void *ctx, int64_t begin, int64_t end) {
   moth_walk_init(&value, l->ndim, l->size, l->value, begin);
   while (begin < end) {
     int64_t m = moth_min64(GROUP, end - begin);
-    for (int64_t g = 0; g < m; g++) {
-      at[3 * g] = self.at;
+    for (int64_t g = 0; l->ndim == 1 && g < m;
+         g++) { /* short lines: less than a step of three walks */
+      at[3 * g] = l->origin + (begin + g) * l->self[0];
+      at[3 * g + 1] = (begin + g) * l->of_index[0];
+      at[3 * g + 2] = (begin + g) * l->value[0];
+    }
+    for (int64_t g = 0; l->ndim != 1 && g < m; g++) {
+      at[3 * g] = l->origin + self.at;
       at[3 * g + 1] = index.at;
       at[3 * g + 2] = value.at;
       moth_walk_next(&self);
@@ -130,21 +139,42 @@ static void lines_range(void *ctx, int64_t begin, int64_t end) {
 
 static MothStatus lines_run(Lines *l, const MothTensor *self, const MothTensor *index, int dim,
                             int64_t base) {
-  int64_t *positions;
+  MothTensor *positions;
   if (index->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(
-      moth_cpu_index(index, base, self->ndim ? self->shape[dim] : 1, dim, "index", &positions));
-  l->index = positions;
+  MOTH_TRY(moth_cpu_index_checked(index, base, self->ndim ? self->shape[dim] : 1, dim, "index",
+                                  &positions));
+  l->index = (const int64_t *)positions->data;
+  l->origin = -base * l->self_stride;
   moth_parallel_for(l->lines, moth_cpu_grain(l->n), lines_range, l);
-  moth_cpu_index_free(index, positions);
+  moth_tensor_release(positions);
   return MOTH_OK;
+}
+
+/* Whether an index that was expanded names whole slices of self. */
+static bool names_slices(const MothTensor *self, const MothTensor *index, int dim) {
+  bool any = false;
+  for (int i = 0; i < index->ndim; i++) {
+    if (i == dim)
+      continue;
+    if (index->shape[i] != self->shape[i] || (index->shape[i] > 1 && index->stride[i] != 0))
+      return false;
+    any |= index->shape[i] > 1;
+  }
+  return any;
 }
 
 MothStatus moth_cpu_gather(MothCall *c) {
   MOTH_UNPACK_GATHER(c)
   MothTensor *out = c->results[0].u.t;
   int d = (int)dim;
+  if (index->numel && names_slices(self, index, d)) {
+    MothTensor *one;
+    MOTH_TRY(moth_tensor_view(index, 1, index->shape + d, index->stride + d, index->offset, &one));
+    MothStatus s = moth_cpu_select_slices(self, d, one, index_base, out);
+    moth_tensor_release(one);
+    return s;
+  }
   Lines l = {.gather = true, .src = self->data, .dst = out->data};
   lines_init(&l, self, index, out, d);
   return lines_run(&l, self, index, d, index_base);

@@ -7,6 +7,7 @@
 #include "core/parallel.h"
 #include "kernels/common/scatter.h"
 #include "kernels/cpu/rearrange.h"
+#include "kernels/cpu/slices.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
@@ -98,10 +99,9 @@ static void select_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-MothStatus moth_cpu_index_select(MothCall *c) {
-  MOTH_UNPACK_INDEX_SELECT(c)
-  MothTensor *out = c->results[0].u.t, *in;
-  int d = (int)dim;
+MothStatus moth_cpu_select_slices(const MothTensor *self, int d, const MothTensor *index,
+                                  int64_t index_base, MothTensor *out) {
+  MothTensor *in;
   int64_t *positions;
   MOTH_TRY(
       moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
@@ -123,6 +123,11 @@ MothStatus moth_cpu_index_select(MothCall *c) {
     moth_tensor_release(in);
   moth_cpu_index_free(index, positions);
   return status;
+}
+
+MothStatus moth_cpu_index_select(MothCall *c) {
+  MOTH_UNPACK_INDEX_SELECT(c)
+  return moth_cpu_select_slices(self, (int)dim, index, index_base, c->results[0].u.t);
 }
 
 static void add_range(void *ctx, int64_t begin, int64_t end) {

@@ -55,6 +55,43 @@ describe("slices by an index #quick", function()
     assert.is_true(moth.equal(selected, x:gather(2, index:unsqueeze(1):expand(3, -1))))
   end)
 
+  it("are gathered by an index that was expanded, or of short lines", function()
+    for _, dtype in ipairs(dtypes) do
+      local x = numbers(5 * 40 * 3, dtype):view(5, 40, 3)
+      for _, list in ipairs(indices()) do
+        local at, n = positions(list), #list
+        local want = x:index_select(2, at)
+        assert.is_true(moth.equal(want, x:gather(2, at:view(1, n, 1):expand(5, n, 3))), dtype)
+        assert.is_true(moth.equal(want, x:gather(2, at:view(1, n, 1):expand(5, n, 3):contiguous())))
+        assert.is_true(moth.equal(want:narrow(1, 1, 4), x:gather(2, at:view(1, n, 1):expand(4, n, 3))))
+        assert.is_true(moth.equal(want:narrow(3, 1, 2), x:gather(2, at:view(1, n, 1):expand(5, n, 2))))
+        assert.is_true(moth.equal(want:permute(3, 1, 2), x:permute(3, 1, 2):gather(3, at:expand(3, 5, n))))
+      end
+      for n = 1, 5 do
+        local rows = numbers(7 * 6, dtype):view(7, 6)
+        local at = (moth.arange(0, 7 * n) * 5 % 6 + 1):view(7, n)
+        local got, put = rows:gather(2, at), moth.zeros(7, 6):to(rows:dtype()):scatter(2, at, rows:narrow(2, 1, n))
+        local want = moth.zeros(7, 6):to(rows:dtype())
+        for i = 1, 7 do
+          for j = 1, n do
+            local k = at[{ i, j }]:item()
+            assert.equal(rows[{ i, k }]:item(), got[{ i, j }]:item())
+            want[{ i, k }] = rows[{ i, j }]:item()
+          end
+        end
+        assert.is_true(moth.equal(want, put))
+        assert.is_true(moth.equal(got:t(), rows:t():gather(1, at:t())))
+      end
+    end
+    local z = moth.complex(moth.randn(9), moth.randn(9))
+    assert.is_true(moth.equal(moth.view_as_real(z:gather(1, positions { 9, 1 })),
+      moth.view_as_real(z):index_select(1, positions { 9, 1 })))
+    local wide = positions({ 1, 2 }):view(2, 1):expand(2, 3)
+    assert.error_matches(function() moth.randn(1, 3):gather(1, wide) end,
+      "index 2 is out of range: expected 1 to 1 %(dimension 1")
+    assert.error_matches(function() moth.zeros(1, 3):scatter(1, wide, 1) end, "index 2 is out of range")
+  end)
+
   it("are added in the order of the index", function()
     for _, dtype in ipairs { "float32", "float64", "int32", "uint8", "float16", "bool" } do
       for _, sizes in ipairs { { 1, 1 }, { 3, 1 }, { 2, 5 }, { 2, 300 } } do
