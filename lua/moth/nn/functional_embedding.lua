@@ -110,7 +110,7 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     local total = ops.native_sparse_mm(ends, flat, worth, rows)
     if mode == "sum" then return total end
     local counts = ops.to(ops.sub(ops.narrow(ends, 1, 2, B.numel(starts)), starts), like)
-    return (ops.mul(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2)))
+    return (ops.mul_(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2)))
   end)
 
 return F
