@@ -187,7 +187,7 @@ function BERT.from_pretrained(folder, o)
   local config, sd = pretrained.read(folder, where, o.mapped)
   local c, own, spare = encoders.read(config, sd, where, o.encoder_only, o.ignore_fields)
   local model = o.mapped and moth.fake_mode(BERT, c) or BERT(c)
-  return pretrained.load(model, own, where, spare, nil, o.mapped):eval()
+  return pretrained.load(model, own, where, spare, o.mapped):eval()
 end
 
 return BERT

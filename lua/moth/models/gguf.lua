@@ -366,7 +366,7 @@ function M.load(path, where)
     if short then own[short] = t elseif name ~= "rope_freqs.weight" then own[name] = t end
   end
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
-  pretrained.load(model, own, where, ignore, nil, true)
+  pretrained.load(model, own, where, ignore, true)
   if model.reset_buffers then model:reset_buffers() end
   local ends = {} -- of a text, of a turn, of a message
   for _, name in ipairs { "eos", "eot", "eom" } do

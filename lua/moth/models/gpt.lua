@@ -194,7 +194,7 @@ function GPT.from_pretrained(folder, o)
   }
   local model = is_mapped and moth.fake_mode(GPT, c) or GPT(c)
   local ignore = { "attn%.bias$", "attn%.masked_bias$", c.tie_word_embeddings and "^lm_head%.weight$" or nil }
-  return pretrained.load(model, own, where, ignore, nil, is_mapped):eval()
+  return pretrained.load(model, own, where, ignore, is_mapped):eval()
 end
 
 return GPT

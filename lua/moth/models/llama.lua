@@ -418,7 +418,7 @@ function Llama.from_pretrained(folder, o)
   c, sd, spare = families.read(config, sd, where, o.ignore_fields)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
   spare = { "inv_freq$", model.lm_head and "inv_freq$" or "^lm_head%.weight$", unpack(spare) }
-  pretrained.load(model, sd, where, spare, nil, is_mapped)
+  pretrained.load(model, sd, where, spare, is_mapped)
   model:reset_buffers()
   return model:eval()
 end

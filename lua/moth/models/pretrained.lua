@@ -142,12 +142,8 @@ function M.refuse_unknown(config, where, spec, ignored)
 end
 
 --- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of
--- names that a checkpoint may have beside. tied: { name = name of the weight that stands in where it is missing }.
--- assign: their memory is taken over.
-function M.load(model, sd, where, ignore, tied, assign)
-  for name, other in each(tied or {}) do
-    if sd[name] == nil then sd[name] = sd[other] end
-  end
+-- names that a checkpoint may have beside. assign: their memory is taken over.
+function M.load(model, sd, where, ignore, assign)
   local missing, unexpected = model:load_state_dict(sd, { strict = false, assign = assign or false })
   local odd = {}
   for _, name in ipairs(unexpected) do
