@@ -63,15 +63,21 @@ return {
   expr = [[
     local n = when(equal(input.ndim, 5), input.shape[0], 1)
     local c, d, h, w, k = input.shape[-4], input.shape[-3], input.shape[-2], input.shape[-1], weight.shape[2]
+    local lead, results = first_n(input.shape, input.ndim - 4), weight.shape[0]
+    -- Lines along the depth are those of images with h w columns.
+    local deep = both(equal(weight.shape[3] * weight.shape[4] * stride[1] * stride[2], 1), equal(padding[1] + padding[2], 0))
+    local lines = conv2d(reshape(input, list(n, c, d, h * w)), reshape(weight, list(results, weight.shape[1], k, 1)), bias,
+      list(stride[0], 1), list(padding[0], 0), list(dilation[0], 1), groups)
     local columns = im2col(reshape(input, list(n, c, d, h * w)), list(k, 1), list(dilation[0], 1), list(padding[0], 0),
       list(stride[0], 1))
     local od = floor_divide(columns.shape[-1], h * w)
     local planes = reshape(permute(reshape(columns, list(n, c * k, od, h * w)), list(0, 2, 1, 3)), list(n * od, c * k, h, w))
-    local y = conv2d(planes, reshape(weight, list(weight.shape[0], weight.shape[1] * k, weight.shape[3], weight.shape[4])),
+    local y = conv2d(planes, reshape(weight, list(results, weight.shape[1] * k, weight.shape[3], weight.shape[4])),
       bias, drop_n(stride, 1), drop_n(padding, 1), drop_n(dilation, 1), groups)
-    local tail = list(weight.shape[0], od, y.shape[-2], y.shape[-1])
+    local size = join(lead, list(results, od, y.shape[-2], y.shape[-1]))
     local z = permute(reshape(y, list(n, od, y.shape[1], y.shape[2] * y.shape[3])), list(0, 2, 1, 3))
-    return clone(reshape(z, join(first_n(input.shape, input.ndim - 4), tail)))]],
+    return when(deep, reshape(lines, join(lead, list(results, lines.shape[2], h, w))),
+      when(viewable(z, size), clone(reshape(z, size)), reshape(z, size)))]],
   check = operands("weight.shape[0]", "K, C / groups",
     { "equal(input.shape[-4], weight.shape[1] * groups)",
       "input must have {weight.shape[1] * groups} channels to go with a weight of {weight.shape[1]} channels and groups {groups}, got {input.shape[-4]}" },
@@ -83,6 +89,8 @@ return {
   samples = {
     "randn(2,3,4,5,4), randn(4,3,3,2,3), randn(4)", "randn(2,4,5,4,5), randn(6,2,2,3,2), nil, 2, 1, 1, 2",
     "randn(2,4,3,3), randn(2,2,2,2,1), randn(2), {1,2,1}, {1,0,0}, {2,1,1}", "randn(0,2,3,3,3), randn(2,2,2,2,2)",
+    "randn(2,4,5,2,3), randn(6,2,2,1,1), randn(6), {2,1,1}, {1,0,0}, {3,1,1}, 2", "randn(3,4,2,2), randn(2,3,1,1,1)",
+    "randn(2,2,1,3,2), randn(2,2,1,2,2)",
   },
   errors = {
     { "randn(2,3,4,4,4), randn(4,2,3,3,3)", "channels" }, { "randn(2,3,4,4,4), randn(4,3,3,3,3), randn(3)", "bias" },
