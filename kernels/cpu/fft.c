@@ -24,6 +24,7 @@ typedef struct Plan {
   MothFftPlan p;
   _Atomic int refs;
   bool is_double;
+  bool is_half;  /* of the results the first n / 2 + 1 alone, where it has a convolution */
   uint64_t used; /* when: of the least recently used */
   struct Plan *inner;
   int64_t n1;                /* of four steps; 1: not cut */
@@ -109,7 +110,7 @@ static int64_t cut_into_stages(MothFftPlan *p) {
   return rest;
 }
 
-static MothStatus plan_for(int64_t n, bool is_double, bool cut, Plan **out);
+static MothStatus plan_for(int64_t n, bool is_double, bool cut, bool half, Plan **out);
 
 static MothStatus make_stages(Plan *p) {
   int64_t pairs = 0, rest = p->p.n, at = 0;
@@ -152,9 +153,10 @@ static int64_t square_mod(int64_t k, int64_t n) {
   return (int64_t)((unsigned __int128)k * (unsigned __int128)k % (unsigned __int128)(2 * n));
 }
 
+/* Result k takes the filter at k - j for all j < n: what is wrapped around reaches no result that is asked for. */
 static MothStatus make_chirp(Plan *p) {
-  const int64_t n = p->p.n, m = smooth_from(2 * n - 1);
-  MOTH_TRY(plan_for(m, p->is_double, false, &p->inner));
+  const int64_t n = p->p.n, results = p->is_half ? n / 2 + 1 : n, m = smooth_from(n + results - 1);
+  MOTH_TRY(plan_for(m, p->is_double, false, false, &p->inner));
   p->p.inner = &p->inner->p;
   void *chirp, *filter;
   MOTH_TRY(table(p, n, &chirp));
@@ -170,7 +172,7 @@ static MothStatus make_chirp(Plan *p) {
   size_t work_bytes = 0;
   void *work = NULL;
   if (!p->is_double)
-    MOTH_GO(plan_for(m, true, false, &wide));
+    MOTH_GO(plan_for(m, true, false, false, &wide));
   work_bytes = (size_t)moth_fft_work(&wide->p) * 64;
   work = moth_alloc(work_bytes);
   if (!x || !work) {
@@ -179,9 +181,12 @@ static MothStatus make_chirp(Plan *p) {
   }
   memset(x, 0, (size_t)m * sizeof *x);
   for (int64_t k = 0; k < n; k++) {
-    put_root(&own, x, k, square_mod(k, n), 2 * n);
-    x[k].im = -x[k].im;
-    x[(m - k) % m] = x[k];
+    MothComplex128 z;
+    put_root(&own, &z, 0, square_mod(k, n), 2 * n);
+    z.im = -z.im;
+    if (k < results)
+      x[k] = z;
+    x[(m - k) % m] = z;
   }
   const int64_t zero = 0;
   MothFft f = {.plan = &wide->p,
@@ -216,8 +221,8 @@ static MothStatus make_cut(Plan *p) {
   p->n1 = 1;
   if (n1 < 8 || n / n1 < 8)
     return MOTH_OK;
-  MOTH_TRY(plan_for(n1, p->is_double, false, &p->first));
-  MOTH_TRY(plan_for(n / n1, p->is_double, false, &p->then));
+  MOTH_TRY(plan_for(n1, p->is_double, false, false, &p->first));
+  MOTH_TRY(plan_for(n / n1, p->is_double, false, false, &p->then));
   MOTH_TRY(table(p, n, &p->turn));
   for (int64_t j = 0, at = 0; j < n1; j++)
     for (int64_t k = 0; k < n / n1; k++)
@@ -228,13 +233,14 @@ static MothStatus make_cut(Plan *p) {
 
 /* noinline: gcc 12 takes *out for unset after a failure. */
 static __attribute__((noinline)) MothStatus make_plan(int64_t n, bool is_double, bool cut,
-                                                      Plan **out) {
+                                                      bool half_only, Plan **out) {
   Plan *p = moth_alloc(sizeof *p);
   if (!p)
     return moth_no_memory(0);
   memset(p, 0, sizeof *p);
   p->p.n = n;
   p->is_double = is_double;
+  p->is_half = half_only;
   p->n1 = cut ? 0 : 1; /* 0: make_cut decides */
   atomic_init(&p->refs, 1);
   void *half;
@@ -258,11 +264,11 @@ static __attribute__((noinline)) MothStatus make_plan(int64_t n, bool is_double,
 }
 
 /* A plan, retained. cut: with what four steps need. */
-static MothStatus plan_for(int64_t n, bool is_double, bool cut, Plan **out) {
+static MothStatus plan_for(int64_t n, bool is_double, bool cut, bool half, Plan **out) {
   pthread_mutex_lock(&lock);
   for (int i = 0; i < PLANS; i++) {
     Plan *p = plans[i];
-    if (p && p->p.n == n && p->is_double == is_double &&
+    if (p && p->p.n == n && p->is_double == is_double && p->is_half == half &&
         (p->n1 > 1 || p->first || !cut || p->used & 1)) {
       p->used = (++clock_of_uses << 1) | (p->used & 1);
       atomic_fetch_add(&p->refs, 1);
@@ -273,11 +279,12 @@ static MothStatus plan_for(int64_t n, bool is_double, bool cut, Plan **out) {
   }
   pthread_mutex_unlock(&lock);
   Plan *p = NULL, *old;
-  MOTH_TRY(make_plan(n, is_double, cut, &p)); /* unlocked: it asks for other plans */
+  MOTH_TRY(make_plan(n, is_double, cut, half, &p)); /* unlocked: it asks for other plans */
   pthread_mutex_lock(&lock);
   int at = 0;
   for (int i = 0; i < PLANS; i++) {
-    if (plans[i] && plans[i]->p.n == n && plans[i]->is_double == is_double) {
+    if (plans[i] && plans[i]->p.n == n && plans[i]->is_double == is_double &&
+        plans[i]->is_half == half) {
       at = i;
       break;
     }
@@ -416,7 +423,9 @@ static MothStatus along(const MothTensor *in, MothTensor *out, int dim, int kind
   bool few = l.count <= l.lanes / 4 && length >= 64;
   bool cut = (kind == MOTH_FFT_C2C || (halved && dense)) && (few || (dense && length >= LONG));
   Plan *p;
-  MOTH_TRY(plan_for(length, is_double, cut, &p));
+  MothFftPlan trial = {.n = length};
+  bool first_half = kind == MOTH_FFT_R2C && !halved && cut_into_stages(&trial) > 1;
+  MOTH_TRY(plan_for(length, is_double, cut, first_half, &p));
   l.f.plan = &p->p;
   MothStatus status = MOTH_OK;
   size_t bytes = (size_t)(2 * length + 2) * (is_double ? 16 : 8);

@@ -51,6 +51,12 @@ describe("a transform", function()
       near(fft.rfft(r), fft.fft(r):narrow(2, 1, math.floor(n / 2) + 1), 1e-12)
       near(fft.irfft(fft.rfft(r), n), r, 1e-12)
     end
+    for _, n in ipairs { 127, 251, 254, 257, 509, 1009 } do -- of which a real transform makes the first half
+      local r = moth.randn({ 19, n }, { dtype = f64 })
+      near(fft.rfft(r), fft.fft(r):narrow(2, 1, math.floor(n / 2) + 1), 1e-13 * n)
+      near(fft.rfft(r:float()), fft.rfft(r):cfloat(), 4e-6)
+      near(fft.fft(r), fft.fft(moth.complex(r, moth.zeros_like(r))), 1e-13 * n)
+    end
     local x = z(37, 48)
     near(fft.fft(x), moth.cat({ fft.fft(x:narrow(1, 1, 5)), fft.fft(x:narrow(1, 6, 32)) }, 1), 1e-14)
   end)
