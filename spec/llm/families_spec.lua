@@ -103,7 +103,7 @@ describe("language models #M444", function()
     fails("rope_scaling.mrope_section is not supported", { rope_parameters = { rope_type = "linear", factor = 2,
       mrope_section = { 1 } } })
     fails("layers of type 'linear_attention'", { sliding_window = 4, use_sliding_window = true,
-      layer_types = { "linear_attention" } })
+      layer_types = { "linear_attention", "full_attention" } })
     fails("the weights do not fit: missing .*k_norm", { model_type = "qwen3" })
     local sd, other = moth.load(folder .. "qwen2/model.safetensors"), {}
     for name, t in pairs(sd) do other[name] = name:find "norm" and t or t:half() end

@@ -126,6 +126,15 @@ describe("decoders #quick", function()
     assert.error_matches(function()
       loaded("exaone4", { layer_types = cjson.null, sliding_window_pattern = "LLLG" })
     end, "sliding_window_pattern = LLLG is not supported without layer_types")
+    for why, change in pairs { ["layer_types must be a list of 2 values, one for each layer, got 1"] =
+        { layer_types = { "full_attention" } }, ["rotates 0 of the 4 coordinates of a head"] =
+        { partial_rotary_factor = 0.1 } } do
+      assert.error_matches(function() loaded("cohere2", change) end, why)
+    end
+    assert.error_matches(function() loaded("gptj", { rotary_dim = 17 }) end, "rotates 16 of the 8 coordinates")
+    assert.error_matches(function() loaded("smollm3", { no_rope_layers = { 1 } }) end,
+      "no_rope_layers must be a list of 4 values, one for each layer, got 1")
+    assert.error_matches(function() loaded("arcee", { attention_bias = false }) end, "unknown .*q_proj.bias")
     -- BLOOM's own files have no prefix.
     local bloom, bare = cases.bloom, {}
     for name, t in pairs(weights(bloom)) do bare[name:gsub("^transformer%.", "")] = t end

@@ -9,6 +9,14 @@ local pretrained = require "moth.models.pretrained"
 local M = {}
 
 local function fail(where, ...) check.fail("[%s] config.json: %s", where, (...):format(select(2, ...))) end
+-- Raises where a list has not one value for each layer.
+local function one_each(name, list, layers, where)
+  if type(list) ~= "table" or #list ~= layers then
+    fail(where, "%s must be a list of %d values, one for each layer, got %s", name, layers,
+      type(list) == "table" and #list or tostring(list))
+  end
+end
+
 local function is_false(v) return v == false end
 local function is_true(v) return v == true end
 local function with(t, more)
@@ -120,7 +128,7 @@ M.known = {
       c.num_key_value_heads = new and (config.num_kv_heads or c.num_attention_heads)
         or config.multi_query ~= false and 1 or c.num_attention_heads
       c.parallel, c.single_norm = config.parallel_attn ~= false, norms == 1
-      if new and not c.parallel or not new and norms ~= 1 then
+      if new and not c.parallel or norms ~= 1 and (not new or norms ~= 2) then
         fail(where, "parallel_attn = %s with new_decoder_architecture = %s and num_ln_in_parallel_attn = %d is not \z
           supported", tostring(c.parallel), tostring(new), norms)
       end
@@ -235,7 +243,8 @@ M.known = {
     end },
   smollm3 = { tied = true, theta = 2000000, honoured = "no_rope_layers no_rope_layer_interval",
     types = function(config, i) return turns(config, i) and "full_attention" or "sliding_attention" end,
-    more = function(c, config)
+    more = function(c, config, where)
+      if config.no_rope_layers then one_each("no_rope_layers", config.no_rope_layers, c.num_hidden_layers, where) end
       c.rope_layers = {}
       for i = 1, c.num_hidden_layers do
         if turns(config, i) then c.rope_layers[#c.rope_layers + 1] = i end
@@ -306,6 +315,7 @@ local function windows_of(config, family, layers, where)
       types[i] = i > (config.max_window_layers or 0) and "sliding_attention" or "full_attention"
     end
   end
+  if types then one_each("layer_types", types, layers, where) end
   for _, kind in ipairs(types or {}) do
     if kind ~= "full_attention" and kind ~= "sliding_attention" then
       fail(where, "layers of type '%s' are not supported", tostring(kind))
@@ -432,8 +442,9 @@ function M.read(config, sd, where, ignored)
   if scaling and scaling.rope_type == "longrope" then original = scaling.original_max_position_embeddings or most end
   local window, types = windows_of(config, family, layers, where)
   local scalar = config.query_pre_attn_scalar
-  -- Biases that a config or a family has must be there; some files have others.
+  -- Biases that a config or a family has must be there; where it says nothing, some files have them.
   local function has_bias(name)
+    if config.attention_bias == false and not family.bias then return false end
     if sd["model.layers.0.self_attn." .. name .. ".bias"] or name == "q_proj" and family.bias then return true end
     if name == "o_proj" and family.plain_output then return false end
     return config.attention_bias == true and not family.bias

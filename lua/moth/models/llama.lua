@@ -262,7 +262,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
     check.fail("[models.Llama] num_experts_per_tok (%d) is more than num_experts (%d)", c.num_experts_per_tok,
       c.num_experts)
   end
-  rope.check(c)
+  if c.positions == "rope" then rope.check(c) end
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
   if not c.tie_word_embeddings then

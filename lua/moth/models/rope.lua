@@ -72,6 +72,11 @@ end
 function M.check(c)
   positive("rope_theta", c.rope_theta)
   if c.local_rope_theta then positive("local_rope_theta", c.local_rope_theta) end
+  local turned = M.size(c)
+  if turned < 2 or turned > c.head_dim then
+    check.fail("[models.Llama] partial_rotary_factor = %g rotates %d of the %d coordinates of a head; 2 are the least",
+      c.partial_rotary_factor, turned, c.head_dim)
+  end
   local kind, s = kind_of(c)
   for name in each(s) do
     if not known[name] then
