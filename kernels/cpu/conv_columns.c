@@ -21,7 +21,7 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/util.h"
 
-enum { COLUMNS = 384, SHORT_ROW = 9, PARTS = 8, MOST_TAPS = 64 };
+enum { COLUMNS = 384, SHORT_ROW = 9, PARTS = 8, MOST_TAPS = 256 };
 static const int64_t COLUMNS_BYTES = 16 << 20, PARTIAL_BYTES = 32 << 20;
 
 typedef struct Columns {
@@ -295,7 +295,12 @@ static void pick_taps(const Columns *s, char *all, char *some, bool back) {
 bool moth_conv_suits_columns(const MothConvProduct *p) {
   const MothConv *g = &p->g;
   int64_t c = g->c / g->groups, k = g->k / g->groups, stride = g->stride[1];
-  if (g->kernel[0] * g->kernel[1] > MOST_TAPS || c < 16 || k < 16)
+  int64_t area = g->kernel[0] * g->kernel[1];
+  /* By shifts each pixel takes part for each kernel position; without much padding few results are there to give any. */
+  if (p->mode == MOTH_CONV_INPUT && area <= MOST_TAPS && c * area >= 512 && k >= 8 && stride == 1 &&
+      g->stride[0] == 1 && g->h * (g->w + g->dilation[1] * (g->kernel[1] - 1)) >= 3 * g->oh * g->ow)
+    return true;
+  if (area > 64 || c < 16 || k < 16)
     return false;
   switch (p->mode) {
   case MOTH_CONV_FORWARD:

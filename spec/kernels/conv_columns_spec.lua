@@ -11,6 +11,7 @@ local shapes = {
   { 1, 128, 32, 14, 14, 3, 1, 1, 1, 1 }, { 3, 64, 128, 29, 28, 3, 2, 1, 1, 1 }, { 19, 32, 32, 8, 8, 5, 1, 2, 1, 1 },
   { 2, 16, 16, 1, 1, 2, 1, 2, 4, 1 }, -- none does
   { 0, 32, 32, 4, 4, 3, 1, 1, 1, 1 },
+  { 3, 16, 16, 12, 13, 9, 1, 0, 1, 2 }, -- wide kernels, whose derivative goes so
 }
 
 -- conv2d by its definition, differentiable.
