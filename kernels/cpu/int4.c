@@ -11,7 +11,7 @@ typedef struct Job {
   MothTensor *t[TENSORS]; /* owned */
   MothInt4 p;
   const MothKernels *k;
-  bool vnni;
+  bool dots;
 } Job;
 
 static void quantize_range(void *ctx, int64_t begin, int64_t end) {
@@ -27,8 +27,8 @@ static void columns_range(void *ctx, int64_t begin, int64_t end) {
   MothInt4 p = j->p;
   p.from = 4 * begin;
   p.to = moth_min64(4 * end, p.n);
-  if (j->vnni)
-    moth_int4_vnni(&p);
+  if (j->dots)
+    moth_int4_dots(&p);
   else
     j->k->int4_columns(&p);
 }
@@ -71,7 +71,7 @@ MothStatus moth_cpu_linear_int4(MothCall *c) {
   if (out->numel == 0)
     return MOTH_OK;
   MothDType dtype = moth_working_dtype(out);
-  Job j = {.k = moth_cpu_kernels((int)dtype), .vnni = moth_int8_vnni() && dtype == MOTH_FLOAT32};
+  Job j = {.k = moth_cpu_kernels((int)dtype), .dots = moth_int8_dots() && dtype == MOTH_FLOAT32};
   MothStatus s = prepare(&j, c, dtype);
   if (s == MOTH_OK) {
     int64_t k = input->shape[input->ndim - 1];

@@ -109,7 +109,7 @@ typedef struct MothInt4 {
   int64_t ahead;     /* rows of the weight that are fetched before */
 } MothInt4;
 
-/* Columns of a product in float32, by AVX-512 VNNI where moth_int8_vnni(). */
-void moth_int4_vnni(const MothInt4 *p);
-bool moth_int8_vnni(void);
+/* Columns of a product in float32, by AVX-512 VNNI or arm64's dot product, where moth_int8_dots(). */
+void moth_int4_dots(const MothInt4 *p);
+bool moth_int8_dots(void);
 #endif

@@ -1,4 +1,4 @@
-/* The loops over bytes, one for each instruction set: generic, AVX2, AVX-512 VNNI. Sums are exact modulo 2^32, which is
+/* The loops over bytes, one for each instruction set: generic, AVX2, AVX-512 VNNI, arm64's dot product. Sums are exact modulo 2^32, which is
  * all that AVX2's vpmaddwd and VNNI's vpdpbusd do, too; vpmaddubsw saturates and is not used. Bits do not depend on the
  * instruction set. */
 #include "kernels/cpu/int8.h"
@@ -8,6 +8,10 @@
 #include "kernels/cpu/loop.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define HAS_SDOT 1
+#include <arm_neon.h>
+#include <sys/auxv.h>
 #endif
 
 enum { ROWS = MOTH_INT8_ROWS, COLUMNS = MOTH_INT8_COLUMNS };
@@ -309,7 +313,7 @@ VNNI_INLINE void int4_all(const MothInt4 *p, int64_t each) {
 
 /* Four columns are read at a time, each a stream that ends soon: too short for the processor to see ahead. So
  * what is fetched is the same place of columns to come, at least 4 KB further. */
-VNNI void moth_int4_vnni(const MothInt4 *given) {
+VNNI void moth_int4_dots(const MothInt4 *given) {
   MothInt4 own = *given, *p = &own;
   own.ahead = 4 * (1 + 1024 / own.weight_row);
   if (p->group == 32)
@@ -320,14 +324,139 @@ VNNI void moth_int4_vnni(const MothInt4 *given) {
     int4_all(p, 1);
 }
 
-bool moth_int8_vnni(void) {
+bool moth_int8_dots(void) {
   return moth_isa == MOTH_ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
 }
+#elif defined(HAS_SDOT)
+/* --- arm64: sdot -------------------------------------------------------------------------------- */
+
+/* Four sums of four products of int8 in each lane group, from ARMv8.2 on (optional there). Two columns of 16 bytes are one
+ * of VNNI's: four columns, four positions of K. */
+#define SDOT        __attribute__((target("arch=armv8.2-a+dotprod")))
+#define SDOT_INLINE static inline SDOT __attribute__((always_inline))
+#define UNROLL      _Pragma("GCC unroll 8")
+
+/* Six rows by 16 columns: 24 sums of 32 registers. Activations are uint8, x - 128 is int8: what is missing, 128 times the
+ * sums of the columns, comes at the end. */
+SDOT_INLINE void sdot_columns(const MothInt8Weight *w, const int8_t *b, int64_t width,
+                              const uint8_t *const *rows, int32_t *sums, int count) {
+  const uint8x16_t half = vdupq_n_u8(128);
+  int32x4_t acc[ROWS][4];
+  UNROLL for (int r = 0; r < count; r++) UNROLL for (int v = 0; v < 4; v++) acc[r][v] =
+      vdupq_n_s32(0);
+  for (int64_t s = 0; s < w->segments; s++)
+    for (int64_t k = 0; k < w->length; k += 4, b += 4 * width) {
+      int8x16_t y[4];
+      UNROLL for (int v = 0; v < 4; v++) y[v] = vld1q_s8(b + 16 * v);
+      UNROLL for (int r = 0; r < count; r++) {
+        uint32_t four;
+        memcpy(&four, rows[r] + w->at[s] + k, sizeof four);
+        int8x16_t x = vreinterpretq_s8_u8(veorq_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), half));
+        UNROLL for (int v = 0; v < 4; v++) acc[r][v] = vdotq_s32(acc[r][v], x, y[v]);
+      }
+    }
+  UNROLL for (int r = 0; r < count; r++) UNROLL for (int v = 0; v < 4; v++)
+      vst1q_s32(sums + r * COLUMNS + 4 * v, acc[r][v]);
+}
+
+static SDOT void tile_sdot(const MothInt8Weight *w, const int8_t *b, int64_t width,
+                           const uint8_t *const *rows, int count, const int32_t *of_columns,
+                           int64_t columns, int32_t *sums) {
+  for (int64_t j = 0; j < width; j += 16)
+    switch (count) {
+    case 1:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, 1);
+      break;
+    case 2:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, 2);
+      break;
+    case 3:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, 3);
+      break;
+    case 4:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, 4);
+      break;
+    case 5:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, 5);
+      break;
+    default:
+      sdot_columns(w, b + 4 * j, width, rows, sums + j, ROWS);
+    }
+  for (int r = 0; r < count; r++)
+    for (int64_t j = 0; j < columns; j++)
+      sums[r * COLUMNS + j] =
+          (int32_t)((uint32_t)sums[r * COLUMNS + j] + 128 * (uint32_t)of_columns[j]);
+}
+
+/* One column for up to four rows. `each`: groups of a block; known when this is compiled, as rows are. */
+SDOT_INLINE void int4_column(const MothInt4 *p, int64_t j, int64_t row, int rows, int64_t each) {
+  const uint8x16_t low = vdupq_n_u8(15);
+  const uint8_t *weights = p->weight + j * p->weight_row;
+  const float *scales = (const float *)p->scale + j * p->groups;
+  float32x4_t acc[4][4];
+  UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < 4; v++) acc[r][v] =
+      vdupq_n_f32(0);
+  for (int64_t block = 0; block < p->blocks; block++) {
+    const uint8_t *at = weights + 64 * block;
+    uint8_t end[64];
+    int64_t left = p->weight_row - 64 * block;
+    if (left < 64) {
+      memset(end, 0, sizeof end);
+      memcpy(end, at, (size_t)left);
+      at = end;
+    }
+    UNROLL for (int v = 0; v < 4; v++) {
+      uint8x16_t two = vld1q_u8(at + 16 * v);
+      int8x16_t w0 = vreinterpretq_s8_u8(vandq_u8(two, low));
+      int8x16_t w1 = vreinterpretq_s8_u8(vshrq_n_u8(two, 4));
+      int64_t group = each > 1 ? each * block + v * each / 4 : block / (p->group / MOTH_INT4_BLOCK);
+      float32x4_t scale = vdupq_n_f32(group < p->groups ? scales[group] : 0);
+      UNROLL for (int r = 0; r < rows; r++) {
+        int64_t i = (row + r) * p->blocks + block;
+        const int8_t *x = p->values + i * MOTH_INT4_BLOCK + 16 * v;
+        const float *by = (const float *)p->scales + i * MOTH_INT4_LANES + 4 * v;
+        int32x4_t sum = vld1q_s32(p->starts + i * MOTH_INT4_LANES + 4 * v);
+        sum = vdotq_s32(sum, w0, vld1q_s8(x));
+        sum = vdotq_s32(sum, w1, vld1q_s8(x + 64));
+        acc[r][v] = vfmaq_f32(acc[r][v], vcvtq_f32_s32(sum), vmulq_f32(scale, vld1q_f32(by)));
+      }
+    }
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    float sum =
+        vaddvq_f32(vaddq_f32(vaddq_f32(acc[r][0], acc[r][2]), vaddq_f32(acc[r][1], acc[r][3])));
+    ((float *)p->out)[(row + r) * p->n + j] = p->bias ? sum + ((const float *)p->bias)[j] : sum;
+  }
+}
+
+SDOT_INLINE void int4_all(const MothInt4 *p, int64_t each) {
+  int64_t row = 0;
+  for (; row + 4 <= p->rows; row += 4)
+    for (int64_t j = p->from; j < p->to; j++)
+      int4_column(p, j, row, 4, each);
+  for (; row < p->rows; row++)
+    for (int64_t j = p->from; j < p->to; j++)
+      int4_column(p, j, row, 1, each);
+}
+
+SDOT void moth_int4_dots(const MothInt4 *p) {
+  if (p->group == 32)
+    int4_all(p, 4);
+  else if (p->group == 64)
+    int4_all(p, 2);
+  else
+    int4_all(p, 1);
+}
+
+bool moth_int8_dots(void) {
+  enum { HAS_DOT_PRODUCT = 1 << 20 };
+  return (getauxval(AT_HWCAP) & HAS_DOT_PRODUCT) != 0;
+}
 #else
-void moth_int4_vnni(const MothInt4 *p) {
+void moth_int4_dots(const MothInt4 *p) {
   (void)p;
 }
-bool moth_int8_vnni(void) {
+bool moth_int8_dots(void) {
   return false;
 }
 #endif
@@ -337,10 +466,16 @@ void moth_int8_tile(const MothInt8Weight *w, int64_t panel, const uint8_t *const
   int64_t width = panel_width(w, panel);
   const int8_t *b = w->panels + panel * COLUMNS * w->segments * w->length;
 #if defined(__x86_64__)
-  if (moth_int8_vnni())
+  if (moth_int8_dots())
     tile_vnni(w, b, width, rows, count, sums);
   else if (moth_isa >= MOTH_ISA_AVX2)
     tile_avx2(w, b, width, rows, count, sums);
+  else
+#elif defined(HAS_SDOT)
+  int64_t columns = w->n - panel * COLUMNS;
+  if (moth_int8_dots())
+    tile_sdot(w, b, width, rows, count, w->sums + panel * COLUMNS,
+              columns < COLUMNS ? columns : COLUMNS, sums);
   else
 #endif
     tile_generic(w, b, width, rows, count, sums);

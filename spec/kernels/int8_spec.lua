@@ -138,6 +138,22 @@ describe("int8 products #M441", function()
     end
   end)
 
+  it("int4: whole numbers give what float64's own loop does", function()
+    local w = moth.randint(0, 256, { 13, 151 }):to(moth.uint8)
+    for rows = 1, 6 do
+      local x = moth.randint(-127, 128, { rows, 301 }):float()
+      for k = 1, 301, 32 do x[{ {}, k }] = 127 end -- one step of each group is 1
+      for _, group in ipairs { 32, 64, 128, 256, 384 } do
+        local scale, bias = moth.randn(13, math.ceil(301 / group)), moth.randn(13)
+        local want = moth.linear_int4(x:double(), w, scale:double(), bias:double(), group)
+        at_each_level(function(level)
+          local y = moth.linear_int4(x, w, scale, bias, group)
+          assert.is_true(moth.allclose(want, y:double(), 1e-5, 0.05), level .. " " .. group)
+        end)
+      end
+    end
+  end)
+
   it("the loop of AVX-512 VNNI has no move to the stack #slow", function()
     local path = package.searchpath("moth_lua", package.cpath):gsub("moth_lua%.so$", "libmoth.so")
     local p = io.popen("objdump -d --no-show-raw-insn '" .. path

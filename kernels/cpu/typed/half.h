@@ -3,6 +3,8 @@
  * first-level cache. */
 #if MOTH_STORED == 1 && defined(__F16C__)
 #include <immintrin.h>
+#elif MOTH_STORED == 1 && defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #include "kernels/cpu/typed/prelude.h"
 enum { HALF_BLOCK = 512, HALF_OPERANDS = 6 }; /* operands: MOTH_ITER_OPERANDS */
@@ -17,6 +19,9 @@ static void widen(float *o, const char *p, int64_t stride, int64_t n) {
 #elif MOTH_STORED == 1 && defined(__F16C__)
     for (; i + 8 <= n; i += 8)
       _mm256_storeu_ps(o + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a + i))));
+#elif MOTH_STORED == 1 && defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+      vst1q_f32(o + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(a + i)))));
 #endif
     MOTH_VECTOR for (; i < n; i++) o[i] = LOAD(a[i]);
   } else {
@@ -37,6 +42,9 @@ static void narrow(char *p, int64_t stride, const float *a, int64_t n) {
     for (; i + 8 <= n; i += 8)
       _mm_storeu_si128((__m128i *)(o + i),
                        _mm256_cvtps_ph(_mm256_loadu_ps(a + i), _MM_FROUND_TO_NEAREST_INT));
+#elif MOTH_STORED == 1 && defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+      vst1_u16((uint16_t *)(o + i), vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(a + i))));
 #endif
     MOTH_VECTOR for (; i < n; i++) o[i] = STORE(a[i]);
   } else {

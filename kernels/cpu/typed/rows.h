@@ -4,6 +4,8 @@
  * An element's sum does not depend on m, n or the threads. */
 #if MOTH_STORED && defined(__AVX2__)
 #include <immintrin.h>
+#elif MOTH_STORED && defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/typed/prelude.h"
@@ -14,6 +16,12 @@ enum { ROW_BYTES = 64, COLUMNS = 4, ROWS = 6 }; /* 24 sums of 32 registers */
 enum { ROW_BYTES = 32, COLUMNS = 2, ROWS = 4 };
 #else
 enum { ROW_BYTES = 16, COLUMNS = 2, ROWS = 4 };
+#endif
+/* Vectors of four lanes: sums of many terms are made in parts, so that they keep their digits. */
+#if defined(__aarch64__)
+#define ROWS_IN_PARTS 1
+#else
+#define ROWS_IN_PARTS 0
 #endif
 enum {
   ROW_LANES = ROW_BYTES / (int)sizeof(real),
@@ -38,6 +46,10 @@ MOTH_FN rows_vector rows_load(const stored *p) {
 #elif defined(__AVX2__)
   return (rows_vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)),
                                         16);
+#elif MOTH_STORED == 1 && defined(__aarch64__)
+  return (rows_vector)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)p)));
+#elif defined(__aarch64__)
+  return (rows_vector)vshll_n_u16(vld1_u16((const uint16_t *)p), 16);
 #else
   rows_vector v = {0};
   for (int i = 0; i < ROW_LANES; i++)
@@ -68,9 +80,14 @@ MOTH_FN void rows_store(const MothGemm *g, real *c, real total) {
 /* c[r][j] for `rows` rows of A from a on and `cols` columns of B from b on; first: B is not in cache yet. */
 MOTH_FN void rows_tile(const MothGemm *g, const real *a, const stored *b, real *c, int rows,
                        int cols, bool first) {
-  rows_vector sum[ROWS][COLUMNS] = {{{0}}};
+  rows_vector sum[ROWS][COLUMNS] = {{{0}}}, all[ROWS][COLUMNS] = {{{0}}};
   int64_t k = 0;
   for (; k + ROW_LANES <= g->k; k += ROW_LANES) {
+    if (ROWS_IN_PARTS && k % ROWS_PART == 0)
+      ROWS_UNROLL for (int r = 0; r < rows; r++) ROWS_UNROLL for (int j = 0; j < cols; j++) {
+        all[r][j] += sum[r][j];
+        sum[r][j] = (rows_vector){0};
+      }
     rows_vector y[COLUMNS];
     ROWS_UNROLL for (int j = 0; j < cols; j++) {
       const stored *at = b + j * g->b_col + k;
@@ -87,6 +104,8 @@ MOTH_FN void rows_tile(const MothGemm *g, const real *a, const stored *b, real *
     real tail = 0;
     for (int64_t i = k; i < g->k; i++)
       tail += a[r * g->a_row + i] * LOAD(b[j * g->b_col + i]);
+    if (ROWS_IN_PARTS)
+      sum[r][j] += all[r][j];
     rows_store(g, c + r * g->c_row + j, rows_sum(sum[r][j]) + tail);
   }
 }
