@@ -127,7 +127,7 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN) "$(ISAS)"

@@ -25,32 +25,16 @@ typedef enum MothGgufKind {
   MOTH_GGUF_F64,
 } MothGgufKind;
 
-/* Types of tensors that are read; those with a Q are quantized in blocks. */
+/* Types of tensors that are read and are plain elements; those in blocks are in block_types.h. */
 typedef enum MothGgufType {
   MOTH_GGUF_TENSOR_F32 = 0,
   MOTH_GGUF_TENSOR_F16 = 1,
-  MOTH_GGUF_TENSOR_Q4_0 = 2,
-  MOTH_GGUF_TENSOR_Q4_1 = 3,
-  MOTH_GGUF_TENSOR_Q5_0 = 6,
-  MOTH_GGUF_TENSOR_Q5_1 = 7,
-  MOTH_GGUF_TENSOR_Q8_0 = 8,
-  MOTH_GGUF_TENSOR_Q2_K = 10,
-  MOTH_GGUF_TENSOR_Q3_K = 11,
-  MOTH_GGUF_TENSOR_Q4_K = 12,
-  MOTH_GGUF_TENSOR_Q5_K = 13,
-  MOTH_GGUF_TENSOR_Q6_K = 14,
-  MOTH_GGUF_TENSOR_IQ4_NL = 20,
-  MOTH_GGUF_TENSOR_IQ4_XS = 23,
   MOTH_GGUF_TENSOR_I8 = 24,
   MOTH_GGUF_TENSOR_I16 = 25,
   MOTH_GGUF_TENSOR_I32 = 26,
   MOTH_GGUF_TENSOR_I64 = 27,
   MOTH_GGUF_TENSOR_F64 = 28,
   MOTH_GGUF_TENSOR_BF16 = 30,
-  MOTH_GGUF_TENSOR_TQ1_0 = 34,
-  MOTH_GGUF_TENSOR_TQ2_0 = 35,
-  MOTH_GGUF_TENSOR_MXFP4 = 39,
-  MOTH_GGUF_TENSOR_NVFP4 = 40,
 } MothGgufType;
 
 typedef struct MothGgufPair {

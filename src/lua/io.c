@@ -1,6 +1,7 @@
 /* Files for Lua: safetensors, IDX, checksums, atomic writing. */
 #include <string.h>
 
+#include "block_types.h"
 #include "core/alloc.h"
 #include "io/crc32.h"
 #include "io/elements.h"
@@ -131,11 +132,17 @@ static void push_gguf_pairs(lua_State *L, const MothGguf *file) {
   }
 }
 
-/* The elements: of plain types where they lie, of quantized ones as float32. */
+/* The elements: of plain types where they lie, of quantized ones as float32, or the bytes of their rows where they lie. */
 static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGgufEntry *e,
-                              MothTensor **out) {
-  int64_t unit;
-  if (moth_gguf_block(e->type, &unit)) {
+                              bool as_blocks, MothTensor **out) {
+  int64_t unit, size = moth_gguf_block(e->type, &unit);
+  if (size && as_blocks) {
+    int64_t shape[4];
+    memcpy(shape, e->shape, sizeof shape);
+    shape[e->ndim - 1] = shape[e->ndim - 1] / unit * size;
+    return tensor_at(m, bytes, MOTH_UINT8, e->ndim, shape, e->begin, e->end, out);
+  }
+  if (size) {
     MOTH_TRY(moth_tensor_new(e->ndim, e->shape, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, out));
     return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel,
                                 (float *)(void *)(*out)->data);
@@ -145,9 +152,10 @@ static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGg
   return tensor_at(m, bytes, dtype, e->ndim, e->shape, e->begin, e->end, out);
 }
 
-/* read_gguf(path) -> { metadata }, { names }, { types }, { tensors } */
+/* read_gguf(path, quantized ones as bytes) -> { metadata }, { names }, { types }, { tensors } */
 static int b_read_gguf(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
+  bool as_blocks = lua_toboolean(L, 2);
   MothMapping *m = NULL;
   MothGguf *file = NULL;
   size_t n = 0;
@@ -167,7 +175,7 @@ static int b_read_gguf(lua_State *L) {
     const MothGgufEntry *e = &file->entries[i];
     MothTensor *t;
     int at = (int)i + 1;
-    s = gguf_tensor(m, bytes, e, &t);
+    s = gguf_tensor(m, bytes, e, as_blocks, &t);
     if (s)
       break;
     moth_lua_push_tensor(L, t);
@@ -180,6 +188,28 @@ static int b_read_gguf(lua_State *L) {
   moth_gguf_free(file);
   moth_mapping_close(m);
   return s ? moth_lua_raise(L, s) : 4;
+}
+
+/* gguf_blocks() -> { name = { number =, elements =, bytes = } } of the types in blocks */
+static int b_gguf_blocks(lua_State *L) {
+  static const struct {
+    const char *name;
+    int number, elements, bytes;
+  } types[] = {
+#define RECORD(NAME, name, number, elements, bytes, zero, leasts) {#NAME, number, elements, bytes},
+      MOTH_BLOCK_TYPES(RECORD)};
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    lua_createtable(L, 0, 3);
+    lua_pushinteger(L, types[i].number);
+    lua_setfield(L, -2, "number");
+    lua_pushinteger(L, types[i].elements);
+    lua_setfield(L, -2, "elements");
+    lua_pushinteger(L, types[i].bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_setfield(L, -2, types[i].name);
+  }
+  return 1;
 }
 
 /* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }, sealed);
@@ -370,6 +400,7 @@ static int b_write_file(lua_State *L) {
 void moth_lua_open_io(lua_State *L) {
   static const luaL_Reg fns[] = {{"load_safetensors", b_load_safetensors},
                                  {"read_gguf", b_read_gguf},
+                                 {"gguf_blocks", b_gguf_blocks},
                                  {"save_safetensors", b_save_safetensors},
                                  {"load_idx", b_load_idx},
                                  {"sha256_file", b_sha256_file},

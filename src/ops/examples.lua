@@ -738,6 +738,12 @@ return moth.paged_attention(moth.zeros(2, 1, 4), k, v, blocks, lengths, counts):
   linear_int4 = {
     [[moth.linear_int4(moth.ones(1, 4), moth.tensor({ { 0x98, 0xba } }, { dtype = moth.uint8 }), moth.tensor{ { 0.5 } })]],
     "[[3.]]" },
+  unpack_blocks = { [[moth.unpack_blocks(moth.tensor({ 0, 0x3c, 0x98, 0xba }, { dtype = moth.uint8 }):repeat_interleave(
+  moth.tensor({ 1, 1, 1, 15 }, { dtype = moth.int64 })), "Q4_0"):narrow(1, 1, 4)]], "[0., 2., 2., 2.]" },
+  linear_blocks = { [[moth.linear_blocks(moth.ones(32), moth.tensor({ { 0, 0x3c, 0x98, 0xba } }, { dtype = moth.uint8 })
+  :repeat_interleave(moth.tensor({ 1, 1, 1, 15 }, { dtype = moth.int64 }), 2), "Q4_0")]], "[76.]" },
+  embedding_blocks = { [[moth.embedding_blocks(moth.zeros(2, 18, { dtype = moth.uint8 }), "Q4_0",
+  moth.tensor({ 1, 2, 1 }, { dtype = moth.int64 })):size()]], "[3, 32]" },
   embedding_int8 = {
     [[moth.embedding_int8(moth.tensor({ { 1, 2 }, { 3, 4 } }, { dtype = moth.int8 }), moth.tensor{ 0.5, 10 },
   moth.tensor({ 2, 1 }, { dtype = moth.int64 }))]], "[[30.0000, 40.0000],\n [ 0.5000,  1.0000]]" },

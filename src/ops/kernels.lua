@@ -186,7 +186,7 @@ local function whole_text(family, sources, seen)
   seen = seen or {}
   for path in family.text:gmatch('#include "([^"]+)"') do
     local own = path:match("^kernels/cpu/typed/([%w_]+)%.h$") or path:match("^kernels/cpu/(attention_[%w_]+)%.h$")
-      or path:match("^kernels/cpu/(recurrent_[%w_]+)%.h$")
+      or path:match("^kernels/cpu/(recurrent_[%w_]+)%.h$") or path:match("^kernels/(blocks)%.h$")
     local text = sources.texts[path] or (own and sources.read(path))
     if text and not seen[path] then
       seen[path] = true

@@ -16,6 +16,10 @@ local lists = { "both(equal(scale.ndim, 1), both(equal(zero_point.ndim, 1), both
 local bounds = { "le(quant_min, quant_max)", "quant_min ({quant_min}) must not be above quant_max ({quant_max})" }
 local bytes = { 'either(equal(dtype, dtype_named("int8")), equal(dtype, dtype_named("uint8")))',
   "dtype must be int8 or uint8, got {dtype}", "type" }
+local of_blocks = {
+  { ("equal(remainder(W, %s), 0)"):format(blocks.field "bytes"),
+    ("a row of {W} bytes is no whole blocks of this type, of {%s} bytes"):format(blocks.field "bytes") },
+}
 local of_floats = { "is_float(self)", "expected a float dtype, got {self.dtype}", "type" }
 
 return {
@@ -249,6 +253,75 @@ return {
   doc = "x @ w^T + bias with weights of 4 bits: (out, (in + 1) / 2) bytes, the first of two values in the lower half, as \z
     0 to 15 for -8 to 7, times scale (out, groups) of each `group` values of a row. input is rounded to int8 by group; \z
     sums of a group's products are exact." },
+{ "unpack_blocks(Tensor weight, enum(blocks) type, dtype? dtype=none) -> Tensor",
+  kind = "extern",
+  dims = { weight = "*N W : uint8" },
+  let = { K = ("floor_divide(W, %s) * %s"):format(blocks.field "bytes", blocks.field "elements"),
+    T = 'when(given(dtype), dtype, dtype_named("float32"))' },
+  check = { of_blocks[1], { "is_float(T)", "dtype must be a float dtype, got {T}", "type" } },
+  out = "*N K : T",
+  grad = "none", reference = "unpack_blocks",
+  samples = {
+    "randint(0, 59, {3,36}):to('uint8'), 'Q4_0'", "randint(0, 59, {2,110}):to('uint8'), 'Q3_K', 'float64'",
+    "randint(0, 59, {2,2,34}):to('uint8'), 'Q8_0', 'float16'", "randint(0, 59, {144}):to('uint8'), 'Q4_K'",
+    "zeros(0,18):to('uint8'), 'Q4_0'",
+  },
+  errors = {
+    { "zeros(2,19):to('uint8'), 'Q4_0'", "no whole blocks of this type, of 18 bytes" }, { "zeros(2,18), 'Q4_0'", "uint8" },
+    { "zeros(2,18):to('uint8'), 'Q4_0', 'int32'", "float dtype" }, { "zeros(2,18):to('uint8'), 'Q9'", "type" },
+  },
+  doc = "The elements of rows of bytes that are blocks of a GGUF type: (…, bytes of a row) -> (…, elements of a row), \z
+    float32 or dtype. What the bytes of a type say: src/ops/blocks.lua." },
+{ "linear_blocks(Tensor input, Tensor weight, enum(blocks) type, Tensor? bias=none) -> Tensor",
+  kind = "fused",
+  dims = { input = "*B K : float", weight = "N W : uint8", bias = "N : float" },
+  check = {
+    some, of_blocks[1],
+    { ("equal(floor_divide(W, %s) * %s, K)"):format(blocks.field "bytes", blocks.field "elements"),
+      ("input must have {floor_divide(W, %s) * %s} columns to go with rows of {W} bytes of this type, got {K}"):format(
+        blocks.field "bytes", blocks.field "elements") },
+  },
+  out = "*B N : input",
+  decompose = [[
+    local T, K = working(input), input.shape[-1]
+    local x = to(input, T)
+    local g = reshape(x, join(first_n(x.shape, x.ndim - 1), list(floor_divide(K, 32), 32)))
+    local size = amax(abs(g), list(g.ndim - 1), true) * (1 / 127)
+    local s = where(lt(size, 1e-30), 1, size)
+    local q = view(fake_quantize(g, s, 0, -127, 127), x.shape)
+    return to(linear(q, unpack_blocks(weight, type, T), when(given(bias), to(bias, T), none)), input.dtype)]],
+  grad = "unimplemented", none = "that of its decomposition",
+  tolerance = { float32 = { 3e-6, 3e-5 }, why = "sums in another order" },
+  samples = {
+    "randn(3,64), randint(0, 59, {5,36}):to('uint8'), 'Q4_0', randn(5)",
+    "randn(2,5,256), randint(0, 59, {7,144}):to('uint8'), 'Q4_K'", "randn(512), randint(0, 59, {3,420}):to('uint8'), 'Q6_K'",
+    "randn(1,4384), randint(0, 59, {2,4658}):to('uint8'), 'Q8_0'", "randn(6,288), randint(0, 59, {9,162}):to('uint8'), 'IQ4_NL'",
+    "randn(0,32), randint(0, 59, {5,18}):to('uint8'), 'Q4_0'",
+  },
+  errors = {
+    { "randn(2,32), randint(0, 59, {5,19}):to('uint8'), 'Q4_0'", "no whole blocks" },
+    { "randn(2,64), randint(0, 59, {5,18}):to('uint8'), 'Q4_0'", "32 columns to go with rows of 18 bytes of this type, got 64" },
+    { "randn(2,32), randn(5,18), 'Q4_0'", "uint8" },
+  },
+  doc = "x @ w^T + bias with a weight whose rows are blocks of a GGUF type (out, bytes of a row), which are read as they \z
+    are. input is rounded to int8 by 32 elements; sums of a group's products are exact. A row's results do not depend on \z
+    the others." },
+{ "embedding_blocks(Tensor weight, enum(blocks) type, IndexTensor index, dtype? dtype=none, index_base) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local rows = unpack_blocks(index_select(weight, 0, reshape(index, list(index.numel)), index_base), type, dtype)
+    return reshape(rows, join(index.shape, list(rows.shape[1])))]],
+  check = {
+    { "equal(weight.ndim, 2)", "weight must be 2-D, got {weight.ndim} dimensions" },
+    { "lt(index.ndim, 16)", "index has too many dimensions" },
+  },
+  grad = "composite", reference = "embedding_blocks",
+  samples = { "randint(0, 59, {5,36}):to('uint8'), 'Q4_0', randint(1, 6, {2,4})" },
+  errors = {
+    { "randn(5,3), 'Q4_0', randint(1, 6, {2})", "uint8" },
+    { "randint(0, 59, {5,36}):to('uint8'), 'Q4_0', tensor({6},{dtype=int64})", "out of range" },
+  },
+  doc = "Rows of a weight of blocks (see unpack_blocks) as floats, for each index." },
 { "embedding_int8(Tensor weight, Tensor scale, IndexTensor index, index_base) -> Tensor",
   kind = "composite",
   expr = [[

@@ -5,6 +5,7 @@
 -- tensor argument of a differentiable op without a derivative: it needs a formula, "no" (constant: its gradient is zero
 -- everywhere or meaningless) or "unimplemented" (an error when needed). Mask and IndexTensor arguments need none.
 local kinds = require "kinds"
+
 local M = {}
 
 M.types = { -- schema type -> MothType
@@ -429,13 +430,17 @@ end
 
 --- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
-  local ops, by_name, records = {}, {}, {}
+  local ops, by_name, records, blocks = {}, {}, {}, require "blocks"
   for _, family in ipairs(M.families) do
     local path = dir .. "/" .. family .. ".lua"
     local chunk = assert(loadfile(path, "t"))
-    setfenv(chunk, {}) -- pure data
+    setfenv(chunk, { blocks = blocks }) -- pure data
     local lines = lines_of(path)
-    for _, record in ipairs(chunk()) do records[#records + 1] = { record, family, lines[record[1]] } end
+    for _, record in ipairs(chunk()) do
+      local line = lines[record[1]]
+      record[1] = record[1]:gsub("enum%(blocks%)", blocks.enum())
+      records[#records + 1] = { record, family, line }
+    end
   end
   add_field("example", dir .. "/examples.lua", records)
   add_field("onnx", dir .. "/onnx.lua", records)

@@ -1,6 +1,6 @@
 --- GGUF, llama.cpp's files: metadata and tensors, of float16 to float64, bfloat16, int8 to int64, and quantized in
 -- blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4: read as
--- float32; Q8_0 and Q4_0 are written, too).
+-- float32, or as they are; Q8_0 and Q4_0 are written, too).
 --
 --     local file = moth.gguf.load "model.gguf"
 --     print(file.metadata["general.architecture"], file.tensors["token_embd.weight"]:size())
@@ -30,6 +30,7 @@ local function as(t, dtype)
   return out
 end
 
+-- Rows of floats as rows of bytes.
 local function quantized(t, kind, name)
   local x = ops.reshape(ops.to(t, { dtype = "float32" }), { -1, BLOCK })
   local scale, q
@@ -56,12 +57,22 @@ local function quantized(t, kind, name)
   return ops.cat({ as(stored, "uint8"), q }, 2)
 end
 
+--- Floats (…, a multiple of 32) as blocks of Q8_0 or Q4_0: uint8 (…, bytes of a row). name: in errors.
+function M.blocks(t, kind, name)
+  local shape, n = {}, t:dim()
+  for d = 1, n do shape[d] = t:size(d) end
+  shape[n] = shape[n] / BLOCK * (kind == "Q8_0" and 34 or 18)
+  return ops.reshape(quantized(t, kind, name), shape)
+end
+
 -- ---- reading -----------------------------------------------------------------------------------------
 
 --- { metadata = { key = value }, tensors = { name = tensor }, types = { name = "Q8_0" … } }. Tensors of plain types are
--- mapped: a page is read when it is used; what is written to them stays in memory. Numbers of metadata are Lua's.
-function M.load(path)
-  local metadata, names, types, tensors = B.read_gguf(path)
+-- mapped: a page is read when it is used; what is written to them stays in memory. So are quantized ones with blocks =
+-- true: uint8, with the bytes of a row as last dimension, for unpack_blocks and linear_blocks. Numbers of metadata are
+-- Lua's.
+function M.load(path, blocks)
+  local metadata, names, types, tensors = B.read_gguf(path, blocks)
   local out, kinds = {}, {}
   for i, name in ipairs(names) do out[name], kinds[name] = tensors[i], types[i] end
   return { metadata = metadata, tensors = out, types = kinds }
@@ -70,7 +81,7 @@ end
 -- ---- writing -----------------------------------------------------------------------------------------
 
 local ALIGNMENT = 32
-local type_numbers = { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, I8 = 24, I16 = 25, I32 = 26, I64 = 27, F64 = 28,
+local type_numbers = { F32 = 0, F16 = 1, I8 = 24, I16 = 25, I32 = 26, I64 = 27, F64 = 28,
   BF16 = 30 }
 -- What floats may be saved as, with the dtype of plain types.
 local of_floats = { F32 = "float32", F16 = "float16", BF16 = "bfloat16", F64 = "float64", Q8_0 = false, Q4_0 = false }
@@ -167,18 +178,29 @@ local function sorted(t)
   return names
 end
 
+local block_types = B.gguf_blocks()
+
 local function check_type(kind, name)
   if of_floats[kind] == nil then
     check.fail("[gguf.save] %stype %s is not known; there are F32, F16, BF16, F64, Q8_0, Q4_0", name, tostring(kind))
   end
 end
 
--- The type that a tensor is saved as, and its bytes. wanted: of tensors of floats.
+-- The type that a tensor is saved as, its bytes, and the elements of a row where these are others than the tensor's.
+-- wanted: of tensors of floats, and of uint8 that are blocks.
 local function encoded(t, name, wanted)
   local dtype, ndim = t:dtype(), t:dim()
   local kind = of_dtype[dtype.name]
   if not kind then check.fail("[gguf.save] %s: GGUF has no type for %s", name, dtype.name) end
   if ndim > 4 then check.fail("[gguf.save] %s has %d dimensions; there can be 4", name, ndim) end
+  local of = dtype.name == "uint8" and block_types[wanted]
+  if of then
+    if ndim == 0 or t:size(ndim) % of.bytes ~= 0 then
+      check.fail("[gguf.save] %s: rows of %s bytes are no whole blocks of %s, of %d bytes", name,
+        ndim > 0 and t:size(ndim) or 0, wanted, of.bytes)
+    end
+    return wanted, ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" })), t:size(ndim) / of.bytes * of.elements
+  end
   if wanted ~= nil then check_type(wanted, name .. ": ") end
   if wanted and dtype.is_floating_point then kind = ndim == 0 and "F32" or wanted end
   t = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
@@ -189,8 +211,9 @@ end
 
 --- Saves metadata (numbers, texts, booleans, lists of one of them) and tensors by name. type: of the tensors of floats,
 -- F32, F16, BF16, F64, Q8_0 or Q4_0, or a function of name and tensor that gives it (nil: as its dtype; integers: I8 to
--- I64); tensors of one dimension, and those whose rows are no whole blocks of 32, are not quantized. The file at the
--- path is replaced when all is written.
+-- I64; of a uint8 tensor: the type of the blocks that its rows are, as load with blocks gives them); tensors of one
+-- dimension, and those whose rows are no whole blocks of 32, are not quantized. The file at the path is replaced when
+-- all is written.
 function M.save(path, metadata, tensors, o)
   local want = o
   if type(want) == "string" then check_type(want, "") end
@@ -208,10 +231,11 @@ function M.save(path, metadata, tensors, o)
     if not B.is_tensor(t) then check.fail("[gguf.save] %s: expected a tensor, got %s", name, type(t)) end
     local wanted = want
     if type(want) == "function" then wanted = want(name, t) end
-    local kind, bytes = encoded(t, name, wanted)
+    local kind, bytes, row = encoded(t, name, wanted)
     local dims = {}
-    for d = t:dim(), 1, -1 do dims[#dims + 1] = u64(t:size(d)) end
-    head[#head + 1] = text(name) .. u32(t:dim()) .. table.concat(dims) .. u32(type_numbers[kind]) .. u64(offset)
+    for d = t:dim(), 1, -1 do dims[#dims + 1] = u64(d == t:dim() and row or t:size(d)) end
+    local number = type_numbers[kind] or block_types[kind].number
+    head[#head + 1] = text(name) .. u32(t:dim()) .. table.concat(dims) .. u32(number) .. u64(offset)
     local n = bytes:numel() * bytes:element_size()
     pieces[#pieces + 1], pieces[#pieces + 2] = bytes, ("\0"):rep(-n % ALIGNMENT)
     offset = offset + math.ceil(n / ALIGNMENT) * ALIGNMENT
@@ -221,5 +245,5 @@ function M.save(path, metadata, tensors, o)
   B.write_pieces(path, pieces, "gguf.save")
 end
 
-return signature.all(M, { "gguf.load(path path)",
+return signature.all(M, { "gguf.load(path path, *, bool blocks=false)",
   "gguf.save(path path, table metadata, table tensors, string|function type?)" })

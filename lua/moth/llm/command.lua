@@ -13,6 +13,7 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N
   --stop TEXT           ends an answer; several times
   --threads N, --device NAME, --dtype NAME
+  --quantize NAME       Q8_0 or Q4_0: what weights of floats become
   --system TEXT         chat: what the model is told first
   --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
                         that of the model's folder
@@ -21,7 +22,8 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
 
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
   ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
-local texts = { device = "device", dtype = "dtype", system = "system", template = "template",
+local loading = { device = true, dtype = true, quantize = true } -- options of models.load
+local texts = { device = "device", dtype = "dtype", quantize = "quantize", system = "system", template = "template",
   ["template-kwargs"] = "template_kwargs" }
 
 local function without_place(why)
@@ -46,7 +48,7 @@ local function parse(kind, words)
       o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
     elseif name == "stop" then
       table.insert(o.stop, value)
-    elseif texts[name] and (kind == "chat" or name == "device" or name == "dtype") then
+    elseif texts[name] and (kind == "chat" or loading[name]) then
       o[texts[name]] = value
     else
       fail("there is no option --%s", name)
@@ -64,7 +66,7 @@ end
 local function sampling(o)
   local out = {}
   for key, value in each(o) do
-    if key ~= "model" and key ~= "prompt" and key ~= "threads" and key ~= "device" and key ~= "dtype" then
+    if key ~= "model" and key ~= "prompt" and key ~= "threads" and not loading[key] then
       out[key] = value
     end
   end
@@ -136,7 +138,7 @@ local function main(kind, words)
   local moth = require "moth"
   if o.threads then moth.set_num_threads(o.threads) end
   local model, tokenizer, info = moth.models.load(o.model, { device = o.device,
-    dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
+    quantize = o.quantize, dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
   if not tokenizer and moth.utils.system.exists(o.model .. "/config.json") then moth.tokenizer.load(o.model) end
   if not tokenizer then error(("%s has no tokenizer"):format(o.model), 0) end
   if kind == "chat" then

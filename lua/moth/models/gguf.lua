@@ -5,6 +5,7 @@ local each = require "moth.each"
 local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
+local blocks = require "moth.quantization.blocks"
 local rope = require "moth.models.rope"
 local words = require "moth.data.words"
 
@@ -116,6 +117,7 @@ end
 -- What the fields say is there must be: sizes that no tensor has would take time and memory before they are refused.
 local function check_sizes(file, of, path, where)
   local embedding, layers, count = file.tensors["token_embd.weight"], 0, 0
+  local columns = embedding and embedding:dim() == 2 and blocks.columns(embedding, file.types["token_embd.weight"])
   if not embedding or embedding:dim() ~= 2 then
     check.fail("[%s] %s: it has no matrix token_embd.weight", where, path)
   end
@@ -127,9 +129,9 @@ local function check_sizes(file, of, path, where)
     check.fail("[%s] %s: block_count is %d, there are tensors of %d blocks", where, path, of "block_count", layers)
   end
   local heads, width = of "attention.head_count", of "embedding_length"
-  if width ~= embedding:size(2) or heads < 1 then
+  if width ~= columns or heads < 1 then
     check.fail("[%s] %s: embedding_length is %d and attention.head_count %d, token_embd.weight has rows of %d", where,
-      path, width, heads, embedding:size(2))
+      path, width, heads, columns)
   end
   local head_dim, factors = of("attention.key_length", width / heads), file.tensors["rope_freqs.weight"]
   if head_dim > 65536 or head_dim ~= math.floor(head_dim)
@@ -164,7 +166,8 @@ local function scaling_of(of, where, path)
 end
 
 -- Phi-3's weights that lie in one another.
-local function apart(tensors, c)
+local function apart(file, c)
+  local tensors, types = file.tensors, file.types
   local heads, width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
   for i = 0, c.num_hidden_layers - 1 do
     local at = ("blk.%d."):format(i)
@@ -173,10 +176,14 @@ local function apart(tensors, c)
       tensors[at .. "attn_q.weight"], tensors[at .. "attn_qkv.weight"] = all:narrow(1, 1, heads), nil
       tensors[at .. "attn_k.weight"] = all:narrow(1, heads + 1, width)
       tensors[at .. "attn_v.weight"] = all:narrow(1, heads + width + 1, width)
+      for _, part in ipairs { "q", "k", "v" } do
+        types[at .. "attn_" .. part .. ".weight"] = types[at .. "attn_qkv.weight"]
+      end
     end
     if up and up:size(1) == 2 * c.intermediate_size then
       tensors[at .. "ffn_gate.weight"] = up:narrow(1, 1, c.intermediate_size)
       tensors[at .. "ffn_up.weight"] = up:narrow(1, c.intermediate_size + 1, c.intermediate_size)
+      types[at .. "ffn_gate.weight"] = types[at .. "ffn_up.weight"]
     end
   end
 end
@@ -217,7 +224,7 @@ local function as_llama(file, of, where, path)
     end
     if kind == "gemma3" then c.local_rope_theta = of("rope.freq_base_swa", 10000) end
   end
-  if kind == "phi3" then apart(file.tensors, c) end
+  if kind == "phi3" then apart(file, c) end
   return moth.models.Llama(c)
 end
 
@@ -345,9 +352,22 @@ end
 
 M.tokenizer = tokenizer_of
 
---- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }.
-function M.load(path, where)
-  local file = moth.gguf.load(path)
+-- Layers of blocks in the places of those whose weight is quantized; weights of other layers as floats.
+local function keep_blocks(model, own, types)
+  blocks.replace(model, function(layer)
+    local name = layer .. ".weight"
+    local kind = types[name]
+    if kind then
+      own[layer .. ".block_type"], types[name] = moth.tensor(blocks.number(kind), { dtype = moth.int64 }), nil
+      return own[name], kind, own[layer .. ".bias"]
+    end
+  end)
+  for name, kind in each(types) do own[name] = moth.unpack_blocks(own[name], kind) end
+end
+
+--- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }. as_floats: quantized weights, too.
+function M.load(path, where, as_floats)
+  local file = moth.gguf.load(path, { blocks = not as_floats })
   local kind = file.metadata["general.architecture"]
   if not kinds[kind] then
     check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
@@ -357,14 +377,18 @@ function M.load(path, where)
   local of, read = reader(file.metadata, path, where)
   check_sizes(file, of, path, where)
   local tokenizer = tokenizer_of(file.metadata, path, where)
-  pretrained.one_dtype(file.tensors, where)
+  pretrained.one_dtype(file.tensors, where, function(t, name) return blocks.is(t, file.types[name]) end)
   local model = moth.fake_mode(make, file, of, where, path)
   refuse_unread(file.metadata, of, read, path, where)
-  local own = {}
+  local own, types = {}, {}
   for name, t in each(file.tensors) do
-    local short = moths_name(names, name)
-    if short then own[short] = t elseif name ~= "rope_freqs.weight" then own[name] = t end
+    local short = moths_name(names, name) or name ~= "rope_freqs.weight" and name
+    if short then
+      own[short] = t
+      types[short] = blocks.is(t, file.types[name]) and file.types[name] or nil
+    end
   end
+  keep_blocks(model, own, types)
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
   pretrained.load(model, own, where, ignore, true)
   if model.reset_buffers then model:reset_buffers() end
@@ -554,18 +578,22 @@ function(model, path, kind, tokenizer, chat_template)
   if c.rope_factors or scaling == "linear" or scaling == "llama3" or scaling == "yarn" and not is_yarn(c) then
     tensors["rope_freqs.weight"] = model:rope_factors()
   end
+  local of_blocks, types = blocks.types(model), {}
   for name, t in model:state_dict():items() do
-    local out = ggufs_name(names, name)
-    if not out then
-      check.fail("[models.save_gguf] GGUF has no name for %s: expected the weights of a float model, not quantised, \z
-        without other layers; type = 'Q8_0' or 'Q4_0' writes small ones", name)
+    local is_number = of_blocks[name:gsub("%.block_type$", ".weight")] and name:find "%.block_type$"
+    local out = not is_number and ggufs_name(names, name)
+    if not out and not is_number then
+      check.fail("[models.save_gguf] GGUF has no name for %s: expected the weights of a float model or of one with \z
+        blocks, not quantised otherwise, without other layers; type = 'Q8_0' or 'Q4_0' writes small ones", name)
     end
+    local of = of_blocks[name]
+    if of and kind and kind ~= of then t, of = moth.unpack_blocks(t, of), nil end
     local heads = name:find "q_proj" and c.num_attention_heads or name:find "k_proj" and c.num_key_value_heads
-    if heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
+    if out and heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
       t = interleaved(t, heads)
     end
     if c.norm_offset and name:find "norm%.weight$" then t = t:to(moth.float32) + 1 end
-    tensors[out] = t
+    if out then tensors[out], types[out] = t, of end
   end
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end
   metadata["tokenizer.chat_template"] = chat_template
@@ -580,9 +608,10 @@ function(model, path, kind, tokenizer, chat_template)
       metadata["tokenizer.ggml." .. key .. "_token_id"], at = id - 1, at + 1
     end
   end
-  moth.gguf.save(path, metadata, tensors, kind and function(name, t)
+  moth.gguf.save(path, metadata, tensors, function(name, t)
+    if types[name] or not kind then return types[name] end
     return t:dim() == 1 and "F32" or (name:find "norm" or name:find "position") and "F32" or kind
-  end or nil)
+  end)
 end)
 
 return M

@@ -4,8 +4,9 @@
 --     local model, tokenizer, info = moth.models.load "folder"     -- config.json, model.safetensors, tokenizer.json
 --     local model = moth.models.load("model.gguf", { dtype = moth.float32 })
 --
--- Weights are mapped, not copied: pages are read when they are used, and processes that load one file share them. Those
--- that must be converted (another dtype, GPT-2's transposed ones, quantized blocks) are copies.
+-- Weights are mapped, not copied: pages are read when they are used, and processes that load one file share them. So
+-- are the quantized blocks of a GGUF file, which are multiplied as they are (quantization.BlockLinear). Those that must
+-- be converted (another dtype, GPT-2's transposed ones) are copies.
 local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
@@ -101,13 +102,14 @@ end
 
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
 -- (the ids that end a text, from 1), chat_template and labels (of the classes of an encoder's head, from 1). dtype
--- converts the weights (left out: the file's), device moves them. ignore_fields: names of fields of config.json that
--- are not known here and may be left out.
-return signature("models.load(path path, *, dtype dtype?, device device?, string[] ignore_fields?)", function(path,
-  dtype, device, ignored)
+-- converts the weights, quantized ones, too (left out: they are the file's), device moves them. quantize: 'Q8_0' or
+-- 'Q4_0', what floats of products and embeddings become (see quantization.quantize_blocks). ignore_fields: names of
+-- fields of config.json that are not known here and may be left out.
+return signature("models.load(path path, *, dtype dtype?, device device?, string quantize?, string[] ignore_fields?)",
+function(path, dtype, device, kind, ignored)
   local model, tokenizer, info
   if path:find "%.gguf$" then
-    model, tokenizer, info = require("moth.models.gguf").load(path, where)
+    model, tokenizer, info = require("moth.models.gguf").load(path, where, dtype ~= nil)
   else
     if not system.exists(path) then check.fail("[%s] there is no file or folder %s", where, path) end
     if not system.exists(path .. "/config.json") then
@@ -117,6 +119,7 @@ return signature("models.load(path path, *, dtype dtype?, device device?, string
   end
   for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end
   if dtype then model:to { dtype = dtype } end
+  if kind then moth.quantization.quantize_blocks(model, kind, { keep = { "wpe$" } }) end
   if device then model:to(device) end
   model.config.eos = info.eos
   return model:eval(), tokenizer, info

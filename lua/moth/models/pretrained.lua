@@ -66,21 +66,27 @@ function M.read(folder, where, is_mapped)
 end
 
 --- Brings weights {name = tensor} to one dtype where norms and biases have another than the matrices, as GGUF files of
--- float16 have them; to float32 where the matrices differ. An error names a weight that is not of floats.
-function M.one_dtype(tensors, where)
+-- float16 have them; to float32 where the matrices differ. An error names a weight that is not of floats. kept(tensor,
+-- name) or nil: whether a tensor stays as it is, whatever it is of; where one does, the others become float32.
+function M.one_dtype(tensors, where, kept)
   local dtype, mixed
+  kept = kept or function() return false end
   for name, t in each(tensors) do
-    if not t:is_floating_point() then
+    if kept(t, name) then
+      mixed = true
+    elseif not t:is_floating_point() then
       check.fail("[%s] the weight %s is of %s; floats are expected", where, name, tostring(t:dtype()))
     end
-    if t:dim() > 1 and not name:find "^position" then
+    if not kept(t, name) and t:dim() > 1 and not name:find "^position" then
       mixed = mixed or dtype ~= nil and dtype ~= t:dtype()
       dtype = t:dtype()
     end
   end
   if mixed then dtype = moth.float32 end
   for name, t in each(tensors) do
-    if dtype and t:dtype() ~= dtype and name ~= "rope_freqs.weight" then tensors[name] = t:to(dtype) end
+    if dtype and t:dtype() ~= dtype and name ~= "rope_freqs.weight" and not kept(t, name) then
+      tensors[name] = t:to(dtype)
+    end
   end
 end
 

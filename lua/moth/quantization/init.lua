@@ -19,6 +19,7 @@ for file, fields in require "moth.each" {
   qconfig = "QConfig get_default_qconfig get_default_qat_qconfig",
   layers = "QuantizedLinear DynamicQuantizedLinear QuantizedConv2d QuantizedConv1d QuantizedEmbedding Int4Linear \z
     QuantStub DeQuantStub",
+  blocks = "BlockLinear BlockEmbedding quantize_blocks",
   weights = "int8_weight int4_weight dequantize_int4",
   convert = "prepare prepare_qat convert quantize_dynamic quantize_weights",
   fuse = "fuse_modules", stochastic = "stochastic_int8", compare = "compare sqnr",

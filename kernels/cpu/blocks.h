@@ -1,0 +1,44 @@
+/* Products with weights in blocks (src/ops/blocks.lua): what blocks.c and its typed kernels (typed/blocks.h) share.
+ *
+ * Note [Products with blocks]
+ * Activations are made int8 by 32 elements, with one scale each. Four rows of the weight are unpacked at a time, up to
+ * MOTH_BLOCKS_CHUNK elements of each, to a first-level cache's size; they are then multiplied by all rows of
+ * activations. So a weight is read once, in its file's bytes, and nothing of it is kept.
+ * A span is 256 elements of a row, 16 groups of 16; a group of the weight has a scale and a least value, so that its
+ * product is scale * (sum of q x) + least * (sum of x), of integers that are exact.
+ * For AVX-512 VNNI, groups are lanes: four bytes of each of the 16 groups make a vector, and four vectors a span,
+ * whose sums of products stay in their lanes. Group 4 a + k is lane 4 k + a: four vectors of 64 neighbours become
+ * those by turning four by four words within their quarters. Scales are in the order of lanes, too. */
+#ifndef MOTH_CPU_BLOCKS_H
+#define MOTH_CPU_BLOCKS_H
+#include "dispatch/dispatch.h"
+
+enum {
+  MOTH_BLOCKS_SPAN = 256,
+  MOTH_BLOCKS_GROUPS = 16,
+  MOTH_BLOCKS_CHUNK = 4096,
+  MOTH_BLOCKS_COLUMNS = 4
+};
+
+typedef struct MothBlocks {
+  int type;                  /* the value of the ops' argument */
+  bool lanes;                /* groups are lanes, for AVX-512 VNNI */
+  int64_t rows, n, k, spans; /* of activations; of the weight; elements of a row, and its spans */
+  int64_t from, to;          /* what is meant: rows of activations, or of the weight */
+  const void *in;            /* real [rows][k] */
+  const uint8_t *weight;     /* [n][weight_row] */
+  int64_t weight_row;
+  const void *bias; /* real [n] or NULL */
+  void *out;        /* real, rows out_row elements apart; of blocks_unpack: [n][k] */
+  int64_t out_row;
+  int8_t *values; /* [rows][spans][256] */
+  void *scales,
+      *sums; /* real [rows][spans][16]: of each group the scale, and scale times the sum of its values */
+} MothBlocks;
+
+/* Elements and bytes of a block of a type. */
+typedef struct MothBlockSize {
+  int64_t elements, bytes;
+} MothBlockSize;
+extern const MothBlockSize moth_block_sizes[];
+#endif
