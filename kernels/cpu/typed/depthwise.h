@@ -20,7 +20,11 @@ MOTH_TYPED_REAL int64_t conv_suits_depthwise(const struct MothConvDepthwise *p) 
 }
 
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1 && defined(__x86_64__)
-enum { DEPTH_ROWS = 4, DEPTH_MOST = 7 };
+enum {
+  DEPTH_ROWS = 4,
+  DEPTH_SHARED = 8,
+  DEPTH_MOST = 7
+}; /* rows that are summed side by side; of a kernel */
 #define DEPTH_UNROLL _Pragma("GCC unroll 8")
 
 /* The lanes j of 16 with first + j in [0, size). */
@@ -75,39 +79,73 @@ static inline __attribute__((always_inline)) void depth_block(const struct MothC
   DEPTH_UNROLL for (int r = 0; r < rows; r++) _mm512_mask_storeu_ps(to + r * g->ow, out, acc[r]);
 }
 
-#define DEPTH_KERNEL(name, kh, kw, s)                                                              \
+/* The same where rows of the image follow each other, stride 1: a vector of it is read once for all rows of the result that take
+ * it, with a column of the kernel in registers. Else reading takes longer than the products. */
+static inline __attribute__((always_inline)) void
+depth_shared(const struct MothConvDepthwise *p, int64_t y, int64_t x, int rows, int kh, int kw) {
+  const MothConv *g = p->g;
+  const real *src = p->src, *w = p->weight;
+  const int64_t left = x - g->padding[1], top = y - g->padding[0];
+  __m512 acc[DEPTH_SHARED];
+  DEPTH_UNROLL for (int r = 0; r < rows; r++) acc[r] =
+      _mm512_set1_ps(p->bias ? *(const real *)p->bias : 0);
+  for (int j = 0; j < kw; j++) {
+    const int64_t at = left + j * g->dilation[1];
+    const __mmask16 inside = depth_mask(at, g->w);
+    __m512 k[DEPTH_MOST];
+    DEPTH_UNROLL for (int i = 0; i < kh; i++) k[i] = _mm512_set1_ps(w[i * kw + j]);
+    _Pragma("GCC unroll 16") for (int t = 0; t < rows + kh - 1; t++) {
+      if (top + t < 0 || top + t >= g->h)
+        continue;
+      const __m512 v = _mm512_maskz_loadu_ps(inside, src + (top + t) * g->w + at);
+      DEPTH_UNROLL for (int r = 0; r < rows; r++) if (t - r >= 0 && t - r < kh) acc[r] =
+          _mm512_fmadd_ps(k[t - r], v, acc[r]);
+    }
+  }
+  real *to = (real *)p->out + y * g->ow + x;
+  const __mmask16 out = depth_mask(0, g->ow - x);
+  DEPTH_UNROLL for (int r = 0; r < rows; r++) _mm512_mask_storeu_ps(to + r * g->ow, out, acc[r]);
+}
+
+#define DEPTH_CASE(n, block, ...)                                                                  \
+  case n:                                                                                          \
+    block(p, y, x, n, __VA_ARGS__);                                                                \
+    break;
+#define DEPTH_KERNEL(name, most, block, ...)                                                       \
   static __attribute__((noinline)) void depth_##name(const struct MothConvDepthwise *p) {          \
     const MothConv *g = p->g;                                                                      \
     for (int64_t x = 0; x < g->ow; x += 16) {                                                      \
       int64_t y = 0;                                                                               \
-      for (; y + DEPTH_ROWS <= g->oh; y += DEPTH_ROWS)                                             \
-        depth_block(p, y, x, DEPTH_ROWS, kh, kw, s);                                               \
+      for (; y + most <= g->oh; y += most)                                                         \
+        block(p, y, x, most, __VA_ARGS__);                                                         \
       switch (g->oh - y) {                                                                         \
-      case 3:                                                                                      \
-        depth_block(p, y, x, 3, kh, kw, s);                                                        \
-        break;                                                                                     \
-      case 2:                                                                                      \
-        depth_block(p, y, x, 2, kh, kw, s);                                                        \
-        break;                                                                                     \
-      case 1:                                                                                      \
-        depth_block(p, y, x, 1, kh, kw, s);                                                        \
+        DEPTH_CASE(1, block, __VA_ARGS__)                                                          \
+        DEPTH_CASE(2, block, __VA_ARGS__)                                                          \
+        DEPTH_CASE(3, block, __VA_ARGS__)                                                          \
+        DEPTH_MORE_##most(block, __VA_ARGS__)                                                      \
       }                                                                                            \
     }                                                                                              \
   }
-DEPTH_KERNEL(3_1, 3, 3, 1)
-DEPTH_KERNEL(3_2, 3, 3, 2)
-DEPTH_KERNEL(5_1, 5, 5, 1)
-DEPTH_KERNEL(5_2, 5, 5, 2)
-DEPTH_KERNEL(7_1, 7, 7, 1)
-DEPTH_KERNEL(any_1, (int)g->kernel[0], (int)g->kernel[1], 1)
-DEPTH_KERNEL(any_2, (int)g->kernel[0], (int)g->kernel[1], 2)
+#define DEPTH_MORE_4(block, ...)
+#define DEPTH_MORE_8(block, ...)                                                                   \
+  DEPTH_CASE(4, block, __VA_ARGS__)                                                                \
+  DEPTH_CASE(5, block, __VA_ARGS__)                                                                \
+  DEPTH_CASE(6, block, __VA_ARGS__)                                                                \
+  DEPTH_CASE(7, block, __VA_ARGS__)
+DEPTH_KERNEL(3_1, 8, depth_shared, 3, 3)
+DEPTH_KERNEL(3_2, 4, depth_block, 3, 3, 2)
+DEPTH_KERNEL(5_1, 8, depth_shared, 5, 5)
+DEPTH_KERNEL(5_2, 4, depth_block, 5, 5, 2)
+DEPTH_KERNEL(7_1, 8, depth_shared, 7, 7)
+DEPTH_KERNEL(any_1, 4, depth_block, (int)g->kernel[0], (int)g->kernel[1], 1)
+DEPTH_KERNEL(any_2, 4, depth_block, (int)g->kernel[0], (int)g->kernel[1], 2)
 #endif
 
 MOTH_TYPED_REAL void conv_depthwise(const struct MothConvDepthwise *p) {
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1 && defined(__x86_64__)
   const MothConv *g = p->g;
-  const bool one = g->stride[1] == 1;
-  const int64_t size = g->kernel[0] == g->kernel[1] ? g->kernel[0] : 0;
+  const bool one = g->stride[1] == 1, shared = g->stride[0] == 1 && g->dilation[0] == 1;
+  const int64_t size = g->kernel[0] == g->kernel[1] && (shared || !one) ? g->kernel[0] : 0;
   if (size == 3)
     one ? depth_3_1(p) : depth_3_2(p);
   else if (size == 5)
