@@ -219,14 +219,11 @@ MOTH_FN struct m_angle_ m_rem_pio2_(float x) {
   a.quadrant = (unsigned)m_f64_bits(t);
   return a;
 }
-// The same for |x| < 2^27, where the first window does: the same bits.
+// For |x| < 2^20, where the product of n and the first 33 bits of pi/2 is exact.
 MOTH_FN struct m_angle_ m_rem_pio2_easy_(float x) {
   struct m_angle_ a;
-  double d = (double)x, f1 = d * 0x1.45f306cp-1, f2 = d * 0x1.c9c882ap-29;
-  f1 = f1 - 4.0 * moth_libm_rint(f1 * 0.25);
-  double f3 = d * 0x1.4fe13abe8fa9ap-59, t = (f1 + f2 + f3) + 0x1.8p52, n = t - 0x1.8p52;
-  double r = ((f1 - n) + f2) + f3;
-  r *= 1.5707963267948966;
+  double d = (double)x, t = d * 0.63661977236758134 + 0x1.8p52, n = t - 0x1.8p52;
+  double r = (d - n * 0x1.921fb544p0) - n * 0x1.0b4611a626331p-34;
   a.r = (float)r;
   a.lo = (float)(r - (double)a.r);
   a.quadrant = (unsigned)m_f64_bits(t);
@@ -242,15 +239,9 @@ MOTH_FN float m_sin_quadrant_(float r, unsigned quadrant) {
   float y = (quadrant & 1u) ? c : s;
   return m_f32_from_bits(m_f32_bits(y) ^ ((quadrant & 2u) << 30));
 }
-// <= 2 ULP for all finite x.
-MOTH_FN float m_sin(float x) {
-  struct m_angle_ a = m_rem_pio2_(x);
-  float y = m_sin_quadrant_(a.r, a.quadrant);
-  return x == 0.0f ? x : y;
-}
-// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
+// For blocks of elements that are easy (src/codegen/c.lua).
 MOTH_FN int m_sin_easy(float x) {
-  return moth_libm_fabsf(x) < 0x1p27f;
+  return moth_libm_fabsf(x) < 0x1p20f;
 }
 MOTH_FN float m_sin_fast(float x) {
   struct m_angle_ a = m_rem_pio2_easy_(x);
@@ -258,21 +249,27 @@ MOTH_FN float m_sin_fast(float x) {
   return x == 0.0f ? x : y;
 }
 // <= 2 ULP for all finite x.
-MOTH_FN float m_cos(float x) {
+MOTH_FN float m_sin(float x) {
+  if (m_sin_easy(x))
+    return m_sin_fast(x);
   struct m_angle_ a = m_rem_pio2_(x);
-  return m_sin_quadrant_(a.r, a.quadrant + 1u);
+  return m_sin_quadrant_(a.r, a.quadrant);
 }
-// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
 MOTH_FN int m_cos_easy(float x) {
-  return moth_libm_fabsf(x) < 0x1p27f;
+  return moth_libm_fabsf(x) < 0x1p20f;
 }
 MOTH_FN float m_cos_fast(float x) {
   struct m_angle_ a = m_rem_pio2_easy_(x);
   return m_sin_quadrant_(a.r, a.quadrant + 1u);
 }
-// <= 2.5 ULP for all finite x.
-MOTH_FN float m_tan(float x) {
+// <= 2 ULP for all finite x.
+MOTH_FN float m_cos(float x) {
+  if (m_cos_easy(x))
+    return m_cos_fast(x);
   struct m_angle_ a = m_rem_pio2_(x);
+  return m_sin_quadrant_(a.r, a.quadrant + 1u);
+}
+MOTH_FN float m_tan_of_(struct m_angle_ a) {
   float r = a.r, z = r * r;
   float p = ((((0.0094840955f * z + 0.00294396887f) * z + 0.0245466679f) * z + 0.053376317f) * z +
              0.133392558f) *
@@ -280,24 +277,18 @@ MOTH_FN float m_tan(float x) {
             0.333331376f;
   float u = r * z * p, s = r + u;
   float t = r + (u + (s * s * a.lo + a.lo)); // the small parts first: one rounding at the size of t
-  float y = (a.quadrant & 1u) ? -1.0f / t : t;
-  return x == 0.0f ? x : y;
+  return (a.quadrant & 1u) ? -1.0f / t : t;
 }
-// For blocks of elements that are easy (src/codegen/c.lua), with the same bits.
 MOTH_FN int m_tan_easy(float x) {
-  return moth_libm_fabsf(x) < 0x1p27f;
+  return moth_libm_fabsf(x) < 0x1p20f;
 }
 MOTH_FN float m_tan_fast(float x) {
-  struct m_angle_ a = m_rem_pio2_easy_(x);
-  float r = a.r, z = r * r;
-  float p = ((((0.0094840955f * z + 0.00294396887f) * z + 0.0245466679f) * z + 0.053376317f) * z +
-             0.133392558f) *
-                z +
-            0.333331376f;
-  float u = r * z * p, s = r + u;
-  float t = r + (u + (s * s * a.lo + a.lo)); // the small parts first: one rounding at the size of t
-  float y = (a.quadrant & 1u) ? -1.0f / t : t;
+  float y = m_tan_of_(m_rem_pio2_easy_(x));
   return x == 0.0f ? x : y;
+}
+// <= 2.5 ULP for all finite x.
+MOTH_FN float m_tan(float x) {
+  return m_tan_easy(x) ? m_tan_fast(x) : m_tan_of_(m_rem_pio2_(x));
 }
 // asin(x) for |x| <= 1/2; z = x * x.
 MOTH_FN float m_asin_core_(float x, float z) {

@@ -198,6 +198,14 @@ MOTH_FN double m_erfinv_of_(double x) {
 MOTH_FN real m_erfinv(real x) {
   return (real)m_erfinv_of_((double)x);
 }
+// For blocks of elements that are easy (src/codegen/c.lua), with the same bits: w stays below 6.25.
+MOTH_FN int m_erfinv_easy(real x) {
+  return x < (real)0.999 && x > (real)-0.999;
+}
+MOTH_FN real m_erfinv_fast(real x) {
+  double y = (double)x, w = -m_wide_log_((1 - y) * (1 + y));
+  return (real)(y * m_erfinv_low_(w * 0.32 - 1));
+}
 // (z - log(z) / z - y) z, where the normal distribution is p below -y and z = sqrt(-2 log(p)), by 1 / z.
 MOTH_FN double m_ndtri_near_(double t) {
   const double c[29] = {
