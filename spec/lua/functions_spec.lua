@@ -110,6 +110,24 @@ describe("statistics and elements #quick", function()
     assert.same({ false, true, true }, moth.isin(moth.tensor { 1, 2, 3 }, { 2, 3 }):totable())
   end)
 
+  it("repeat_ and tile return the only handle of their memory", function()
+    local x = moth.tensor { { 1, 2, 3 } }
+    assert.same({ { 1, 2, 3, 1, 2, 3 }, { 1, 2, 3, 1, 2, 3 } }, x:repeat_(2, 2):totable())
+    assert.same({ 7 }, moth.tensor(7):tile(1):totable())
+    assert.equal(0, x:repeat_(0, 2):numel())
+    collectgarbage()
+    collectgarbage "stop"
+    local before = moth.memory.stats().live
+    local y = x:tile(1000, 3)
+    assert.is_true(moth.memory.stats().live >= before + y:numel() * 4)
+    y:free()
+    assert.is_true(moth.memory.stats().live < before + 4096)
+    collectgarbage "restart"
+    local w = moth.tensor({ 1, 2 }, { requires_grad = true })
+    w:repeat_(3):mul_(2):sum():backward()
+    assert.same({ 6, 6 }, w.grad:totable())
+  end)
+
   it("repeat_interleave by a tensor", function()
     local x = moth.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } }
     assert.same({ { 3, 4 }, { 3, 4 }, { 5, 6 } }, x:repeat_interleave(int { 0, 2, 1 }, 1):totable())

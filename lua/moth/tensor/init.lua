@@ -358,7 +358,10 @@ method("repeat_(Tensor input, size... repeats)", function(x, given)
   end
   local out = {}
   for i = 1, n do out[i] = reps[i] * size[i] end
-  return (ops.reshape(ops.clone(ops.expand(ops.reshape(x, inner), shape)), out)) -- a copy, always
+  local copy = ops.clone(ops.expand(ops.reshape(x, inner), shape)) -- always
+  local y = ops.reshape(copy, out)
+  if not rawequal(y, copy) then copy:free() end -- else y's memory would wait for the collector
+  return y
 end)
 methods.tile = signature.alias("tile", methods.repeat_)
 
