@@ -1,8 +1,11 @@
 /* unpack_blocks and linear_blocks: a thread unpacks a block; the product is that of the record's decomposition. */
-#include "kernels/blocks.h"
 #include "kernels/cuda/formulas.h"
 #include "kernels/cuda/util.h"
 #include "unpack/quantization.h"
+
+#include "kernels/math_bits.h"
+
+#include "kernels/blocks.h"
 
 namespace {
 
@@ -33,11 +36,12 @@ __global__ void __launch_bounds__(THREADS) unpack_kernel(const Blocks p, R *out)
 
 template <class R>
 MothStatus unpack(const MothCall *c, int type, const MothTensor *w, R *out, cudaStream_t stream) {
+  const char *op = c->op->name;
   int at = 0;
 #define CASE(NAME, name, number, elements, bytes, zero, leasts)                                    \
   if (type == at++) {                                                                              \
     Blocks p = {reinterpret_cast<const uint8_t *>(w->data), w->numel / bytes};                     \
-    return moth_launch(c->op->name, unpack_kernel<number, R>,                                      \
+    return moth_launch(op, unpack_kernel<number, R>,                                               \
                        dim3((unsigned)moth_ceil_div(p.count, (int64_t)THREADS)), dim3(THREADS), 0, \
                        stream, p, out);                                                            \
   }
@@ -53,7 +57,7 @@ MothStatus moth_cuda_unpack_blocks(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   if (out->numel == 0)
     return MOTH_OK;
-  MothDType real = moth_working_dtype(out);
+  MothDType real = out->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
   MothCudaRun run;
   MothOwned own, as;
   MOTH_TRY(moth_cuda_run(c, &run));

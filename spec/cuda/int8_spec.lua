@@ -40,6 +40,20 @@ describe("int8 and int4 on CUDA", function()
     end)
   end
 
+  it("weights in blocks of all types of GGUF", function()
+    there()
+    for name, t in pairs(require("moth_lua").gguf_blocks()) do
+      local w = moth.randint(0, 59, { 7, 3 * t.bytes }):to(moth.uint8)
+      for _, dtype in ipairs { moth.float32, moth.float64, moth.float16 } do
+        local a, b = both(function(to) return moth.unpack_blocks(to(w), name, dtype) end)
+        assert.is_true(moth.allclose(a, b, { rtol = 1e-6, atol = 0 }), name)
+      end
+      local x, bias = moth.randn(3, 3 * t.elements), moth.randn(7)
+      local a, b = both(function(to) return moth.linear_blocks(to(x), to(w), name, to(bias)) end)
+      assert.is_true(((a - b):abs():amax() / a:abs():amax()):item() < 1e-5, name)
+    end
+  end)
+
   it("a row with NaN is NaN, the others are as they were", function()
     there()
     local x, w = moth.randn(4, 20), moth.randint(-128, 128, { 6, 20 }):to(moth.int8)
