@@ -30,7 +30,7 @@ describe("the build", function()
   it("is tested by the command that the README names, which is what a merge must pass #M496", function()
     assert.matches("\n    make test  ", read("README.md"))
     assert.matches("\nstep test make test[^\n]*\n", read(".ci/run"))
-    for command in read("README.md"):gmatch("`make (%l[%l-]*)") do
+    for command in read("README.md"):gmatch("`make (%l[%w-]*)") do
       assert.matches("\n[%w $-]*%f[%w-]" .. command:gsub("%-", "%%-") .. "%f[^%w-][^\n]*:", read("Makefile")
         :gsub("%$%(eval %$%(call sanitized,(%l+)[^\n]*", "%1:"))
     end

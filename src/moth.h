@@ -290,7 +290,7 @@ MOTH_API void moth_memory_empty_cache(void);
 MOTH_API void moth_memory_fail_at(int64_t n, bool forever);
 MOTH_API int moth_num_threads(void);
 MOTH_API MothStatus moth_set_num_threads(int n);
-MOTH_API const char *moth_cpu_level(void); /* "generic", "avx2" or "avx512" */
+MOTH_API const char *moth_cpu_level(void); /* generic, avx2, avx512; neon */
 MOTH_API MothStatus
 moth_set_cpu_level(const char *level); /* an error if the CPU does not have it */
 

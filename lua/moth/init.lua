@@ -99,7 +99,7 @@ moth.setenv = signature("setenv(string name, string|number value?)", function(na
   end
   if value == nil then ffi.C.unsetenv(name) else ffi.C.setenv(name, tostring(value), 1) end
 end)
---- "generic", "avx2" or "avx512"; can be set for tests (as by MOTH_CPU).
+--- "generic", "avx2" or "avx512", on arm64 "neon"; can be set for tests (as by MOTH_CPU).
 moth.cpu_level = signature("cpu_level(string level?)", function(level) return (B.cpu_level(level)) end)
 
 local tensor = require "moth.tensor"
