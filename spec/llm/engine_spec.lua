@@ -258,6 +258,21 @@ describe("a model in a terminal", function()
       output(("generate %s 2>&1 >/dev/full #"):format(args)))
   end)
 
+  it("is written as one file, quantized", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function()
+      os.remove(path)
+      os.remove((path:gsub("%.gguf$", "")))
+    end)
+    assert.equal("", output(("convert %s %s"):format(folder, path)))
+    local w = want()
+    assert.equal(w.text .. "\n", output(("generate --temperature 0 --max-tokens 24 %s '%s'"):format(path, w.prompt)))
+    assert.matches("expected a model and the path of a .gguf file", output("convert " .. folder))
+    assert.matches("there is no option %-%-top%-k", output("convert --top-k 3 a b"))
+    assert.matches("moth convert: .*there are Q8_0 and Q4_0",
+      output(("convert --quantize Q3 %s %s"):format(folder, path)))
+  end)
+
   it("a chat at a terminal outlives Ctrl-C and questions that are too long; wrong options end it at once", function()
     local function chat(script, options) -- what the fake launcher's prompt reads; false: Ctrl-C
       local words = { [0] = "chat", "spec/llm/fixtures/llama", "--max-tokens=3", "--seed=1", unpack(options or {}) }

@@ -1,4 +1,4 @@
---- `moth generate` and `moth chat`: language models in a terminal.
+--- `moth generate`, `moth chat` and `moth convert`: language models in a terminal.
 local each = require "moth.each"
 
 local M = {}
@@ -7,6 +7,7 @@ M.usage = [[
 usage: moth generate [options] MODEL [PROMPT]     writes what the model writes behind PROMPT (or standard input)
        moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer,
                                                   /quit or the end of input ends the chat
+       moth convert [options] MODEL OUT.gguf      writes it as one file, with its tokenizer and chat template
 MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
   --max-tokens N        of an answer, 128 (chat: 512)
   --temperature X       1 (chat: 0.8); 0: always the most probable token
@@ -44,9 +45,9 @@ local function parse(kind, words)
     end
     if not name then
       rest[#rest + 1] = word
-    elseif numbers[name] then
+    elseif numbers[name] and (kind ~= "convert" or name == "threads") then
       o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
-    elseif name == "stop" then
+    elseif name == "stop" and kind ~= "convert" then
       table.insert(o.stop, value)
     elseif texts[name] and (kind == "chat" or loading[name]) then
       o[texts[name]] = value
@@ -55,8 +56,9 @@ local function parse(kind, words)
     end
     i = i + 1
   end
-  if #rest < 1 or #rest > (kind == "chat" and 1 or 2) then
-    fail("expected a model%s", kind == "generate" and ", and one text at most" or " and nothing else")
+  if #rest < (kind == "convert" and 2 or 1) or #rest > (kind == "chat" and 1 or 2) then
+    fail("expected a model%s", kind == "generate" and ", and one text at most"
+      or kind == "convert" and " and the path of a .gguf file" or " and nothing else")
   end
   o.model, o.prompt = rest[1], rest[2]
   return o
@@ -141,7 +143,9 @@ local function main(kind, words)
     quantize = o.quantize, dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
   if not tokenizer and moth.utils.system.exists(o.model .. "/config.json") then moth.tokenizer.load(o.model) end
   if not tokenizer then error(("%s has no tokenizer"):format(o.model), 0) end
-  if kind == "chat" then
+  if kind == "convert" then
+    moth.models.save_gguf(model, o.prompt, { tokenizer = tokenizer, chat_template = info.chat_template })
+  elseif kind == "chat" then
     chat(model, tokenizer, info, o, words.host)
   else
     write(moth.generate(model, tokenizer, o.prompt or io.read "*a", sampling(o)))
@@ -149,9 +153,9 @@ local function main(kind, words)
   return 0
 end
 
---- Runs the command words[0], "generate" or "chat"; its exit code.
+--- Runs the command words[0], "generate", "chat" or "convert"; its exit code.
 function M.command(words)
-  local kind = words[0] == "chat" and "chat" or "generate"
+  local kind = words[0]
   local ok, code = pcall(main, kind, words)
   if ok then return code end
   if type(code) == "table" and code.usage then

@@ -31,6 +31,7 @@ static const char usage[] =
     "       moth run [options] script [args]   in several processes: moth run --help\n"
     "       moth serve [options] name=file     models behind HTTP: moth serve --help\n"
     "       moth generate, moth chat           a language model writes, answers: moth chat --help\n"
+    "       moth convert [options] model file  a language model as a GGUF file, quantized\n"
     "Scripts, code and the prompt have `moth` as a global.\n"
     "  -e code    run code\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
@@ -297,7 +298,8 @@ static const struct {
 } commands[] = {{"run", "moth.distributed.run"},
                 {"serve", "moth.serve.command"},
                 {"generate", "moth.llm.command"},
-                {"chat", "moth.llm.command"}};
+                {"chat", "moth.llm.command"},
+                {"convert", "moth.llm.command"}};
 
 /* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
  * first word after it. */
