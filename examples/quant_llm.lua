@@ -116,15 +116,16 @@ for _, pair in ipairs(made) do
   print(row:format(pair[1], bytes(pair[2]) / 2 ^ 20, ("%.0f"):format(rate), ("%.2fx"):format(rate / speed), p,
     p - base))
 end
--- llama.cpp's files hold blocks of 32 values; moth reads them as floats
+-- llama.cpp's files hold blocks of 32 values, which are multiplied as they are
 for _, kind in ipairs { "Q8_0", "Q4_0" } do
   local name = os.tmpname()
   local path = name .. ".gguf"
   moth.models.save_gguf(model, path, { type = kind })
-  local size, p = #read(path), perplexity((moth.models.load(path)))
+  local size, loaded = #read(path), (moth.models.load(path))
+  local rate, p = tokens_per_second(loaded), perplexity(loaded)
   os.remove(path)
   os.remove(name)
-  print(row:format("GGUF " .. kind, size / 2 ^ 20, "-", "-", p, p - base))
+  print(row:format("GGUF " .. kind, size / 2 ^ 20, ("%.0f"):format(rate), ("%.2fx"):format(rate / speed), p, p - base))
 end
 
 print "\nthe worst layers of int4:"

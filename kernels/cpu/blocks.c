@@ -1,15 +1,11 @@
 /* unpack_blocks and linear_blocks: weights in the blocks of GGUF files. Note [Products with blocks] in blocks.h. */
 #include "kernels/cpu/blocks.h"
-#include "block_types.h"
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "dispatch/eval.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/util.h"
 #include "unpack/quantization.h"
-
-#define SIZE_OF(NAME, name, number, elements, bytes, zero, leasts) {elements, bytes},
-const MothBlockSize moth_block_sizes[] = {MOTH_BLOCK_TYPES(SIZE_OF)};
 
 enum { ROWS = 256 }; /* of activations that are made int8 at a time: so much memory is taken */
 

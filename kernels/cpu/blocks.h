@@ -29,16 +29,10 @@ typedef struct MothBlocks {
   const uint8_t *weight;     /* [n][weight_row] */
   int64_t weight_row;
   const void *bias; /* real [n] or NULL */
-  void *out;        /* real, rows out_row elements apart; of blocks_unpack: [n][k] */
+  void *out;        /* real, rows out_row elements apart; unpacked: [n][k] */
   int64_t out_row;
   int8_t *values; /* [rows][spans][256] */
   void *scales,
       *sums; /* real [rows][spans][16]: of each group the scale, and scale times the sum of its values */
 } MothBlocks;
-
-/* Elements and bytes of a block of a type. */
-typedef struct MothBlockSize {
-  int64_t elements, bytes;
-} MothBlockSize;
-extern const MothBlockSize moth_block_sizes[];
 #endif

@@ -44,6 +44,8 @@ MOTH_BLOCK_TYPES(UNPACKER)
 typedef void (*Unpack)(const uint8_t *b, int64_t n, Span *s);
 #define UNPACKER_OF(NAME, name, number, elements, bytes, zero, leasts) unpack_##name,
 static const Unpack unpackers[] = {MOTH_BLOCK_TYPES(UNPACKER_OF)};
+#define SIZE_OF(NAME, name, number, elements, bytes, zero, leasts) {elements, bytes},
+static const struct { int64_t elements, bytes; } sizes[] = {MOTH_BLOCK_TYPES(SIZE_OF)};
 #define ZERO_OF(NAME, name, number, elements, bytes, zero, leasts) zero,
 static const int zeros[] = {MOTH_BLOCK_TYPES(ZERO_OF)};
 #define LEASTS_OF(NAME, name, number, elements, bytes, zero, leasts) leasts,
@@ -51,7 +53,7 @@ static const bool has_leasts[] = {MOTH_BLOCK_TYPES(LEASTS_OF)};
 
 /* Of n elements, a multiple of a block's, from a block's start on. */
 static int64_t bytes_of(const MothBlocks *p, int64_t n) {
-  return n / moth_block_sizes[p->type].elements * moth_block_sizes[p->type].bytes;
+  return n / sizes[p->type].elements * sizes[p->type].bytes;
 }
 
 /* Elements as a file's reader gives them, bit for bit: zero is taken away before the product. */
