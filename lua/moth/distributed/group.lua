@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local elastic = require "moth.distributed.launch.elastic"
+local environment = require "moth.distributed.environment"
 local signature = require "moth.utils.signature"
 local store = require "moth.distributed.store"
 
@@ -115,6 +116,7 @@ local function join(o)
   local rank, size, method = o.rank, o.world_size, o.init_method or "env://"
   local name, place = method:match("^(%a+)://(.*)$")
   if o.store then return rank, size, o.store end
+  if not (rank and size) then environment.adopt(name == "env") end
   if name == "env" then
     rank = rank or number_of("RANK", "which process this is")
     size = size or number_of("WORLD_SIZE", "how many processes there are")
@@ -142,7 +144,8 @@ end
 -- host), "nccl" (each rank on its current CUDA device, with tensors that stay there), "local" (ranks are
 -- threads of this process, which have the same init_method local://name), "fake" (any number of ranks, of which this
 -- process is one; nothing is sent). Without rank, world_size and init_method they come from RANK, WORLD_SIZE,
--- MASTER_ADDR and MASTER_PORT. timeout: seconds that a collective, or joining, may take.
+-- MASTER_ADDR and MASTER_PORT, which are set where srun or mpirun started the process (environment.lua). timeout:
+-- seconds that a collective, or joining, may take.
 -- Errors: a variable is missing; nobody answers; the port is taken; not all ranks came.
 M.init_process_group = signature("distributed.init_process_group(string backend='gloo', *, size rank?, \z
   count world_size?, string init_method?, number timeout?, Store store?)", function(backend, o)
