@@ -15,15 +15,14 @@ __global__ void __launch_bounds__(THREADS)
   if (i >= values)
     return;
   const T *table = tables + i / each * n, x = wanted[i];
-  int64_t low = 0, high = n;
-  while (low < high) {
-    int64_t middle = low + (high - low) / 2;
-    if (right ? table[middle] <= x : table[middle] < x)
-      low = middle + 1;
-    else
-      high = middle;
+  int64_t at = 0;
+  for (int64_t left = n, half; left > 0;
+       left -= half) { /* the CPU's steps: the same of an unsorted table */
+    half = (left + 1) / 2;
+    T middle = table[at + half - 1];
+    at += (right ? middle <= x : middle < x) ? half : 0;
   }
-  out[i] = base + (x == x ? low : n);
+  out[i] = base + (x == x ? at : n);
 }
 
 template <class T>
