@@ -268,7 +268,7 @@ return {
   },
   errors = {
     { "zeros(2,19):to('uint8'), 'Q4_0'", "no whole blocks of this type, of 18 bytes" }, { "zeros(2,18), 'Q4_0'", "uint8" },
-    { "zeros(2,18):to('uint8'), 'Q4_0', 'int32'", "float dtype" }, { "zeros(2,18):to('uint8'), 'Q9'", "type" },
+    { "zeros(2,18):to('uint8'), 'Q4_0', 'int32'", "float dtype" },
   },
   doc = "The elements of rows of bytes that are blocks of a GGUF type: (…, bytes of a row) -> (…, elements of a row), \z
     float32 or dtype. What the bytes of a type say: src/ops/blocks.lua." },

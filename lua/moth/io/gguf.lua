@@ -57,9 +57,17 @@ local function quantized(t, kind, name)
   return ops.cat({ as(stored, "uint8"), q }, 2)
 end
 
---- Floats (…, a multiple of 32) as blocks of Q8_0 or Q4_0: uint8 (…, bytes of a row). name: in errors.
+--- Floats (…, a multiple of 32) as blocks of Q8_0 or Q4_0: uint8 (…, bytes of a row). name: of the tensor, in errors.
 function M.blocks(t, kind, name)
   local shape, n = {}, t:dim()
+  name = name or "tensor"
+  if kind ~= "Q8_0" and kind ~= "Q4_0" then
+    check.fail("[gguf.blocks] %s: type '%s' cannot be made; there are Q8_0 and Q4_0", name, kind)
+  end
+  if not t:is_floating_point() or n == 0 or t:size(n) % BLOCK ~= 0 then
+    check.fail("[gguf.blocks] %s: expected floats in rows of whole blocks of %d, got %s of %s", name, BLOCK,
+      tostring(t:size()), t:dtype().name)
+  end
   for d = 1, n do shape[d] = t:size(d) end
   shape[n] = shape[n] / BLOCK * (kind == "Q8_0" and 34 or 18)
   return ops.reshape(quantized(t, kind, name), shape)
@@ -245,5 +253,6 @@ function M.save(path, metadata, tensors, o)
   B.write_pieces(path, pieces, "gguf.save")
 end
 
-return signature.all(M, { "gguf.load(path path, *, bool blocks=false)",
+return signature.all(M, { "gguf.blocks(Tensor tensor, string type, string name?)",
+  "gguf.load(path path, *, bool blocks=false)",
   "gguf.save(path path, table metadata, table tensors, string|function type?)" })

@@ -133,7 +133,7 @@ end
 -- is made.
 M.quantize_blocks = signature("quantization.quantize_blocks(Module model, string type='Q8_0', *, string[] keep?)",
 function(model, kind, keep)
-  if kind ~= "Q8_0" and kind ~= "Q4_0" then
+  if kind ~= "Q8_0" and kind ~= "Q4_0" then -- before anything is changed
     check.fail("[quantization.quantize_blocks] type '%s' cannot be made; there are Q8_0 and Q4_0", kind)
   end
   local gguf = require "moth.io.gguf"
