@@ -7,7 +7,7 @@
 #include "dispatch/dispatch.h"
 #include "edge/fused.h"
 #include "edge/moth_edge.h"
-#include "graph/arena.h"
+#include "core/arena.h"
 #include "io/safetensors.h"
 
 enum {

@@ -1,6 +1,6 @@
 /* Sizes and places of a model's values for given dims. Each call's arguments are checked and made canonical, its shape rule
  * says what it gives, as in the dispatcher: a file says no sizes but those of inputs. Values that are never alive at the same
- * time share bytes of the arena, as in a plan (graph/arena.c); outputs are computed into the caller's memory. */
+ * time share bytes of the arena, as in a plan (core/arena.c); outputs are computed into the caller's memory. */
 #include <math.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "graph/arena.h"
+#include "core/arena.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 

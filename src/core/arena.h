@@ -1,7 +1,7 @@
 /* Places of buffers in one arena, for the plans of graphs (plan_memory.c) and of the edge library (edge/plan.c). Nothing is
  * allocated. */
-#ifndef MOTH_GRAPH_ARENA_H
-#define MOTH_GRAPH_ARENA_H
+#ifndef MOTH_CORE_ARENA_H
+#define MOTH_CORE_ARENA_H
 #include "core/tensor.h"
 
 enum { MOTH_ARENA_ALIGN = 64 };

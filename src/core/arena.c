@@ -1,6 +1,6 @@
 /* Buffers are placed from the largest to the smallest, each into the smallest gap that holds it between those alive at the
  * same time. See arena.h. */
-#include "graph/arena.h"
+#include "core/arena.h"
 
 static bool is_before(const MothArenaBuffer *a, const MothArenaBuffer *b) {
   if (a->bytes != b->bytes)
