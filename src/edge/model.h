@@ -2,12 +2,12 @@
  * plan.c sets sizes and places for given dims, run.c runs it. */
 #ifndef MOTH_EDGE_MODEL_H
 #define MOTH_EDGE_MODEL_H
+#include "core/arena.h"
 #include "core/kept.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
 #include "edge/fused.h"
 #include "edge/moth_edge.h"
-#include "core/arena.h"
 #include "io/safetensors.h"
 
 enum {
