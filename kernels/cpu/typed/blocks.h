@@ -93,33 +93,52 @@ static int lane_of(int group) {
   return group % 4 * 4 + group / 4;
 }
 
-/* 32 values of a span, of which n are there. One that is inf or nan makes the scale nan, and so all results. */
-static void quantize(const MothBlocks *p, const real *in, int n, int half, int8_t *values,
-                     real *scales, real *sums) {
-  real big = 0, scale = 0, inverse = 0;
-  bool finite = true;
-  int8_t q[2 * GROUP] = {0};
-  for (int i = 0; i < n; i++) {
-    real a = in[i] < 0 ? -in[i] : in[i];
-    big = a > big ? a : big;
-    finite &= a - a == 0;
+/* The largest magnitude of 32 values; not finite if one is not. As bits, for gcc makes no vectors of maxima of floats. */
+static real largest(const real *in) {
+#if MOTH_REAL_KIND == 1
+  uint32_t big = 0;
+  for (int i = 0; i < 2 * GROUP; i++) {
+    uint32_t u = m_f32_bits(in[i]) & 0x7fffffffu;
+    big = u > big ? u : big;
   }
-  scale = finite ? big * (real)(1.0 / 127) : (real)__builtin_nanf("");
-  if (scale >= (real)1e-30)
+  return m_f32_from_bits(big);
+#else
+  real big = 0;
+  for (int i = 0; i < 2 * GROUP; i++) {
+    real a = in[i] < 0 ? -in[i] : in[i];
+    big = a > big || a != a ? a : big;
+    if (a != a)
+      break;
+  }
+  return big;
+#endif
+}
+
+/* 32 values of a span. One that is inf or nan makes the scale nan, and so all results. */
+static void quantize(const MothBlocks *p, const real *in, int half, int8_t *values, real *scales,
+                     real *sums) {
+  real big = largest(in), scale = big * (real)(1.0 / 127), inverse = 0;
+  int32_t x[2 * GROUP] = {0};
+  int8_t q[2 * GROUP];
+  if (!(big - big == 0))
+    scale = (real)__builtin_nanf("");
+  else if (scale >= (real)1e-30)
     inverse = 1 / scale;
-  else if (finite)
+  else
     scale = 1;
-  if (finite)
-    for (int i = 0; i < n; i++) {
-      real x = m_round(in[i] * inverse);
-      x = x < 127 ? x : 127;
-      q[i] = (int8_t)(int32_t)(x > -127 ? x : -127);
+  if (inverse > 0)
+    for (int i = 0; i < 2 * GROUP; i++) {
+      real y = m_round(in[i] * inverse);
+      y = y < 127 ? y : 127;
+      x[i] = (int32_t)(y > -127 ? y : -127);
     }
+  for (int i = 0; i < 2 * GROUP; i++)
+    q[i] = (int8_t)x[i];
   for (int g = 0; g < 2; g++) {
     int group = 2 * half + g, lane = p->lanes ? lane_of(group) : group;
     int32_t sum = 0;
     for (int i = 0; i < GROUP; i++)
-      sum += q[GROUP * g + i];
+      sum += x[GROUP * g + i];
     scales[lane] = scale;
     sums[lane] = scale * (real)sum;
     for (int i = 0; i < GROUP; i += 4)
@@ -133,15 +152,13 @@ MOTH_TYPED_REAL void blocks_quantize(const struct MothBlocks *p) {
   for (int64_t r = p->from; r < p->to; r++)
     for (int64_t s = 0; s < p->spans; s++) {
       int64_t at = r * p->spans + s;
-      for (int half = 0; half < SPAN / 32; half++) {
-        int64_t k = s * SPAN + half * 32, left = p->k - k;
-        quantize(p, (const real *)p->in + r * p->k + k,
-                 left < 0    ? 0
-                 : left < 32 ? (int)left
-                             : 32,
-                 half, p->values + at * SPAN, (real *)p->scales + at * GROUPS,
+      memset(p->values + at * SPAN, 0, SPAN);
+      memset((real *)p->scales + at * GROUPS, 0, GROUPS * sizeof(real));
+      memset((real *)p->sums + at * GROUPS, 0, GROUPS * sizeof(real));
+      for (int half = 0; half < SPAN / 32 && s * SPAN + half * 32 < p->k; half++) /* k: whole 32s */
+        quantize(p, (const real *)p->in + r * p->k + s * SPAN + half * 32, half,
+                 p->values + at * SPAN, (real *)p->scales + at * GROUPS,
                  (real *)p->sums + at * GROUPS);
-      }
     }
 }
 
