@@ -114,6 +114,32 @@ describe("weights in blocks #llm", function()
     near(m(ids):to(moth.float32), floats(ids), 0.06)
   end)
 
+  it("that lie in one another, as Phi-3's, are taken apart by rows", function()
+    local net = llama()
+    net.config.attention_bias = false
+    local m = moth.models.Llama(net.config):eval()
+    moth.models.save_gguf(m, path)
+    local file = moth.gguf.load(path)
+    local metadata, t = {}, file.tensors
+    for key, v in pairs(file.metadata) do metadata[(key:gsub("^llama%.", "phi3."))] = v end
+    metadata["general.architecture"] = "phi3"
+    for i = 0, 1 do
+      local at = ("blk.%d."):format(i)
+      local function weight(name) return t[at .. name .. ".weight"] end
+      t[at .. "attn_qkv.weight"] = moth.cat({ weight "attn_q", weight "attn_k", weight "attn_v" }, 1)
+      t[at .. "ffn_up.weight"] = moth.cat({ weight "ffn_gate", weight "ffn_up" }, 1)
+      for _, name in ipairs { "attn_q", "attn_k", "attn_v", "ffn_gate" } do t[at .. name .. ".weight"] = nil end
+    end
+    local other = path .. "3.gguf"
+    finally(function() os.remove(other) end)
+    moth.gguf.save(other, metadata, t, { type = "Q8_0" })
+    local phi, floats = moth.models.load(other), moth.models.load(other, { dtype = moth.float32 })
+    assert.are.equal("BlockLinear", phi.model.layers[2].mlp.gate_proj.__name)
+    local ids = moth.randint(1, 97, { 2, 9 })
+    near(phi(ids), floats(ids), 0.03)
+    assert.are.equal("Q4_0", moth.models.load(other, { quantize = "Q4_0" }).lm_head.type) -- quantized anew
+  end)
+
   it("are made of floats while a model is loaded", function()
     local net = llama()
     moth.models.save_gguf(net, path, { type = "F16" })

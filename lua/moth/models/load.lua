@@ -103,13 +103,13 @@ end
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
 -- (the ids that end a text, from 1), chat_template and labels (of the classes of an encoder's head, from 1). dtype
 -- converts the weights, quantized ones, too (left out: they are the file's), device moves them. quantize: 'Q8_0' or
--- 'Q4_0', what floats of products and embeddings become (see quantization.quantize_blocks). ignore_fields: names of
+-- 'Q4_0', what weights of products and embeddings become (see quantization.quantize_blocks). ignore_fields: names of
 -- fields of config.json that are not known here and may be left out.
 return signature("models.load(path path, *, dtype dtype?, device device?, string quantize?, string[] ignore_fields?)",
 function(path, dtype, device, kind, ignored)
   local model, tokenizer, info
   if path:find "%.gguf$" then
-    model, tokenizer, info = require("moth.models.gguf").load(path, where, dtype ~= nil)
+    model, tokenizer, info = require("moth.models.gguf").load(path, where, dtype ~= nil or kind ~= nil)
   else
     if not system.exists(path) then check.fail("[%s] there is no file or folder %s", where, path) end
     if not system.exists(path .. "/config.json") then

@@ -36,7 +36,7 @@ local function begin(self, weight, kind)
       weight:dtype().name, tostring(weight:size()))
   end
   self.type, self.training = kind, false
-  self:register_buffer("weight", weight)
+  self:register_buffer("weight", B.detach(weight, false)) -- no view: another's may be assigned
   self:register_buffer("block_type", moth.tensor(t.number, { dtype = moth.int64 }))
   state_dict.register(self, "load_state_dict_post", function()
     local number = self.block_type:item()
@@ -62,7 +62,7 @@ Linear.__quantized = true
 Linear.__init = signature.init("quantization.BlockLinear(Tensor weight, string type, Tensor bias?)", function(self, o)
   begin(self, o.weight, o.type)
   self.out_features, self.in_features = o.weight:size(1), elements(o.type, o.weight:size(2))
-  if o.bias then self:register_buffer("bias", o.bias:detach()) end
+  if o.bias then self:register_buffer("bias", B.detach(o.bias, false)) end
 end)
 
 --- x (…, in_features) -> (…, out_features)
