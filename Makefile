@@ -535,7 +535,7 @@ dist:
 
 # Debian packages of this tree for this system.
 deb: all
-	+@sh packaging/deb.sh $(B)/deb $(MAKE) B=$(B)
+	+@sh rocks/deb.sh $(B)/deb $(MAKE) B=$(B)
 
 clean:
 	rm -rf build

@@ -2,7 +2,7 @@
  * one block, q (uint8 [elements]), scale (float [elements / 16]) and, of types that have them, least (the same):
  * an element is scale * (q - zero), or scale * q + least. They read the bytes of the block alone, whatever these are.
  *
- * Included by io/gguf_blocks.c (floats of a file) and the kernels of unpack_blocks and linear_blocks. Needs MOTH_FN and
+ * Included by the kernels of unpack_blocks and linear_blocks. Needs MOTH_FN and
  * kernels/math_bits.h. */
 #ifndef MOTH_KERNELS_BLOCKS_H
 #define MOTH_KERNELS_BLOCKS_H

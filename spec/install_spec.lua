@@ -285,6 +285,6 @@ describe("the tree", function()
     end
     table.sort(names)
     assert.same({ "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "bench", "docs",
-      "examples", "findings", "kernels", "lua", "packaging", "rocks", "spec", "src" }, names)
+      "examples", "findings", "kernels", "lua", "rocks", "spec", "src" }, names)
   end)
 end)

@@ -17,9 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
       abort();
     int64_t elements, count = file->entries[i].end - file->entries[i].begin;
     int64_t block = moth_gguf_block(file->entries[i].type, &elements);
-    float out[256];
-    if (block && count >= block &&
-        moth_gguf_dequantize(file->entries[i].type, bytes + file->entries[i].begin, elements, out))
+    if (block && count % block)
       abort();
   }
   volatile unsigned char sum = 0;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block_types.h"
 #include "core/alloc.h"
 #include "core/error.h"
 
@@ -18,6 +19,17 @@ static const char *const type_names[] = {
 
 const char *moth_gguf_type_name(uint32_t type) {
   return type < sizeof type_names / sizeof *type_names ? type_names[type] : NULL;
+}
+
+int64_t moth_gguf_block(uint32_t type, int64_t *elements) {
+  static const struct {
+    int64_t elements, bytes;
+  } blocks[] = {
+#define RECORD(NAME, name, number, elements, bytes, zero, leasts) [number] = {elements, bytes},
+      MOTH_BLOCK_TYPES(RECORD)};
+  bool known = type < sizeof blocks / sizeof *blocks && blocks[type].bytes;
+  *elements = known ? blocks[type].elements : 0;
+  return known ? blocks[type].bytes : 0;
 }
 
 typedef struct Reader {

@@ -84,11 +84,6 @@ MOTH_API bool moth_gguf_plain(uint32_t type, MothDType *dtype);
 /* Bytes of a block of a quantized type, and its elements; 0 and 0: the type is none that is read. */
 MOTH_API int64_t moth_gguf_block(uint32_t type, int64_t *elements);
 
-/* count elements of a quantized type, which lie at bytes in whole blocks, as floats.
- * Errors: MOTH_ERR_VALUE (another type, a part of a block). */
-MOTH_API MothStatus moth_gguf_dequantize(MothGgufType type, const uint8_t *bytes, int64_t count,
-                                         float *out);
-
 /* "Q4_K" and the like of a type's number, or NULL. */
 MOTH_API const char *moth_gguf_type_name(uint32_t type);
 

@@ -132,30 +132,22 @@ static void push_gguf_pairs(lua_State *L, const MothGguf *file) {
   }
 }
 
-/* The elements: of plain types where they lie, of quantized ones as float32, or the bytes of their rows where they lie. */
+/* The elements of a tensor where they lie; of a quantized one the bytes of its rows. */
 static MothStatus gguf_tensor(MothMapping *m, const uint8_t *bytes, const MothGgufEntry *e,
-                              bool as_blocks, MothTensor **out) {
-  int64_t unit, size = moth_gguf_block(e->type, &unit);
-  if (size && as_blocks) {
-    int64_t shape[4];
-    memcpy(shape, e->shape, sizeof shape);
+                              MothTensor **out) {
+  MothDType dtype = MOTH_UINT8;
+  int64_t shape[4], unit, size = moth_gguf_block(e->type, &unit);
+  memcpy(shape, e->shape, sizeof shape);
+  if (size)
     shape[e->ndim - 1] = shape[e->ndim - 1] / unit * size;
-    return tensor_at(m, bytes, MOTH_UINT8, e->ndim, shape, e->begin, e->end, out);
-  }
-  if (size) {
-    MOTH_TRY(moth_tensor_new(e->ndim, e->shape, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, out));
-    return moth_gguf_dequantize(e->type, bytes + e->begin, (*out)->numel,
-                                (float *)(void *)(*out)->data);
-  }
-  MothDType dtype = MOTH_FLOAT32;
-  moth_gguf_plain(e->type, &dtype);
-  return tensor_at(m, bytes, dtype, e->ndim, e->shape, e->begin, e->end, out);
+  else
+    moth_gguf_plain(e->type, &dtype);
+  return tensor_at(m, bytes, dtype, e->ndim, shape, e->begin, e->end, out);
 }
 
-/* read_gguf(path, quantized ones as bytes) -> { metadata }, { names }, { types }, { tensors } */
+/* read_gguf(path) -> { metadata }, { names }, { types }, { tensors } */
 static int b_read_gguf(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
-  bool as_blocks = lua_toboolean(L, 2);
   MothMapping *m = NULL;
   MothGguf *file = NULL;
   size_t n = 0;
@@ -175,7 +167,7 @@ static int b_read_gguf(lua_State *L) {
     const MothGgufEntry *e = &file->entries[i];
     MothTensor *t;
     int at = (int)i + 1;
-    s = gguf_tensor(m, bytes, e, as_blocks, &t);
+    s = gguf_tensor(m, bytes, e, &t);
     if (s)
       break;
     moth_lua_push_tensor(L, t);

@@ -46,19 +46,19 @@ typedef struct Span {
   }
 MOTH_BLOCK_TYPES(UNPACKER)
 
-typedef void (*Unpack)(const uint8_t *b, int64_t n, Span *s);
-#define UNPACKER_OF(NAME, name, number, elements, bytes, zero, leasts) unpack_##name,
-static const Unpack unpackers[] = {MOTH_BLOCK_TYPES(UNPACKER_OF)};
-#define SIZE_OF(NAME, name, number, elements, bytes, zero, leasts) {elements, bytes},
-static const struct { int64_t elements, bytes; } sizes[] = {MOTH_BLOCK_TYPES(SIZE_OF)};
-#define ZERO_OF(NAME, name, number, elements, bytes, zero, leasts) zero,
-static const int zeros[] = {MOTH_BLOCK_TYPES(ZERO_OF)};
-#define LEASTS_OF(NAME, name, number, elements, bytes, zero, leasts) leasts,
-static const bool has_leasts[] = {MOTH_BLOCK_TYPES(LEASTS_OF)};
+static const struct {
+  void (*unpack)(const uint8_t *b, int64_t n, Span *s);
+  int64_t elements, bytes;
+  int zero;
+  bool leasts;
+} kinds[] = {
+#define KIND(NAME, name, number, elements, bytes, zero, leasts)                                    \
+  {unpack_##name, elements, bytes, zero, leasts},
+    MOTH_BLOCK_TYPES(KIND)};
 
 /* Of n elements, a multiple of a block's, from a block's start on. */
 static int64_t bytes_of(const MothBlocks *p, int64_t n) {
-  return n / sizes[p->type].elements * sizes[p->type].bytes;
+  return n / kinds[p->type].elements * kinds[p->type].bytes;
 }
 
 /* Elements as a file's reader gives them, bit for bit: zero is taken away before the product. */
@@ -81,8 +81,8 @@ MOTH_TYPED_REAL void blocks_unpack(const struct MothBlocks *p) {
     for (int64_t k = 0; k < p->k; k += SPAN) {
       Span s;
       int64_t n = p->k - k < SPAN ? p->k - k : SPAN;
-      unpackers[p->type](p->weight + r * p->weight_row + bytes_of(p, k), n, &s);
-      to_real(&s, n, zeros[p->type], has_leasts[p->type], (real *)p->out + r * p->k + k);
+      kinds[p->type].unpack(p->weight + r * p->weight_row + bytes_of(p, k), n, &s);
+      to_real(&s, n, kinds[p->type].zero, kinds[p->type].leasts, (real *)p->out + r * p->k + k);
     }
 }
 
@@ -330,7 +330,7 @@ MOTH_TYPED_REAL void blocks_columns(const struct MothBlocks *p) {
       int64_t k = c.at * SPAN, n = p->k - k < SPANS * SPAN ? p->k - k : SPANS * SPAN;
       c.spans = (int)((n + SPAN - 1) / SPAN);
       for (int i = 0; i < c.columns; i++)
-        unpackers[p->type](p->weight + (c.j + i) * p->weight_row + bytes_of(p, k), n, w[i]);
+        kinds[p->type].unpack(p->weight + (c.j + i) * p->weight_row + bytes_of(p, k), n, w[i]);
       chunk_products(p, &c);
     }
   }

@@ -15,6 +15,7 @@ local ops = B.ops
 local M = {}
 
 local BLOCK = 32
+local block_types = B.gguf_blocks() -- name -> { number, elements, bytes }
 
 -- ---- quantized blocks --------------------------------------------------------------------------------
 -- Q8_0: a float16 scale d, 32 int8 q: x = d q. Q4_0: d, 16 bytes, of which byte i has elements i (low half) and i + 16:
@@ -80,9 +81,12 @@ end
 -- true: uint8, with the bytes of a row as last dimension, for unpack_blocks and linear_blocks. Numbers of metadata are
 -- Lua's.
 function M.load(path, blocks)
-  local metadata, names, types, tensors = B.read_gguf(path, blocks)
+  local metadata, names, types, tensors = B.read_gguf(path)
   local out, kinds = {}, {}
-  for i, name in ipairs(names) do out[name], kinds[name] = tensors[i], types[i] end
+  for i, name in ipairs(names) do
+    local is_float = not blocks and block_types[types[i]]
+    out[name], kinds[name] = is_float and ops.unpack_blocks(tensors[i], types[i]) or tensors[i], types[i]
+  end
   return { metadata = metadata, tensors = out, types = kinds }
 end
 
@@ -185,8 +189,6 @@ local function sorted(t)
   table.sort(names)
   return names
 end
-
-local block_types = B.gguf_blocks()
 
 local function check_type(kind, name)
   if of_floats[kind] == nil then

@@ -1,7 +1,7 @@
 #!/bin/sh
 # make deb: Debian packages of a tree that is built, for the system that it is on, by dpkg-deb alone.
 #
-#   packaging/deb.sh OUT MAKE [VARIABLE=VALUE ...]
+#   rocks/deb.sh OUT MAKE [VARIABLE=VALUE ...]
 #
 # writes OUT/libmoth0_VERSION_ARCH.deb (the library), libmoth-dev (headers, moth.pc) and moth (Lua files, program). MAKE runs
 # `make install`; DEBFULLNAME and DEBEMAIL name who makes them. The same tree gives the same bytes on the same system.
