@@ -179,6 +179,23 @@ describe("the engine of language models #M430", function()
     assert.error_matches(function() ask() end, "tools: this model's chat template knows no tools")
   end)
 
+  it("makes blocks of floats, as models.load does", function()
+    local path = os.tmpname() .. ".gguf"
+    finally(function()
+      os.remove(path)
+      os.remove((path:gsub("%.gguf$", "")))
+    end)
+    local _, tokenizer = moth.models.load(folder)
+    local model = moth.models.Llama { vocab_size = 420, hidden_size = 32, intermediate_size = 32, num_hidden_layers = 1,
+      num_attention_heads = 2, num_key_value_heads = 1, max_position_embeddings = 32 }
+    moth.models.save_gguf(model, path, { tokenizer = tokenizer })
+    local engine = require("moth.llm.engine").load { path = path, quantize = "Q4_0", dtype = "float32" }
+    local types = require("moth.quantization.blocks").types(engine.model)
+    assert.equal("Q4_0", types[next(types)])
+    assert.error_matches(function() require("moth.llm.engine").load { path = path, quantize = "Q3" } end,
+      "there are Q8_0 and Q4_0")
+  end)
+
   it("a step that raises ends what runs, and nothing else", function()
     local engine = require("moth.llm.engine").load { path = folder }
     local step, stderr = engine.model.step, io.stderr

@@ -25,9 +25,10 @@ describe("moth serve #M428 #noasan", function()
       limits = { queue = 9, body = 10 } }"
     file:close()
     local o, mode = command.parse { "a=x.mth2", "--port=9", "--max-size", "4", "--queue", "8", "--check", config,
-      "--host-name", "h", "--insecure-open" }
+      "--host-name", "h", "--insecure-open", "--quantize", "Q8_0", "--max-tokens=512" }
     assert.same({ port = 9, drain = 3, models = { a = "x.mth2", c = "c.mth2" }, batching = { max_size = 4 },
-      limits = { queue = 8, body = 10 }, hosts = { "i", "h" }, insecure_open = true }, o)
+      limits = { queue = 8, body = 10 }, hosts = { "i", "h" }, insecure_open = true,
+      llm = { quantize = "Q8_0", max_tokens = 512 } }, o)
     assert.same({ check = true }, mode)
     for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
       ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },
@@ -49,6 +50,8 @@ describe("moth serve #M428 #noasan", function()
     text, status = run "serve a=/no/such"
     assert.equal(1, status)
     assert.equal("moth serve: [serve] model a: cannot open /no/such: No such file or directory\n", text)
+    text = run "serve --quantize Q3 --port 0 lm=spec/llm/fixtures/llama"
+    if has_http then assert.matches("type 'Q3' cannot be made; there are Q8_0 and Q4_0", text) end
     if has_http then -- a file that is no model: one message, without the places in moth's own sources
       text, status = run "serve --port 0 a=README.md"
       assert.equal(1, status)

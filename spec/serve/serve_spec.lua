@@ -253,6 +253,15 @@ describe_served("moth.serve's options", function()
     refused("reload: expected 'start_first' or 'stop_first'", { models = { a = path }, reload = "now" })
     refused("model a path: expected a text, got table", { models = { a = { path = {} } } })
     refused("model a: options are those of an engine", { models = { a = { path = path, options = {} } } })
+    refused("llm: expected a table of options of language models, got string", { models = { a = path }, llm = "Q8_0" })
+    refused("quantize: is an option of language models, and no model here is one", { models = { a = path },
+      llm = { quantize = "Q8_0" } })
+    local both = moth.serve._configure { llm = { quantize = "Q4_0", max_seqs = 2 },
+      models = { a = path, b = "spec/llm/fixtures/llama", c = moth.serve.llm(path, { quantize = "Q8_0" }) } }
+    local function of(name) return both.models[name].description.options end
+    assert.same({ path = path }, of "a")
+    assert.same({ path = "spec/llm/fixtures/llama", quantize = "Q4_0", max_seqs = 2 }, of "b")
+    assert.same({ path = path, quantize = "Q8_0", max_seqs = 2 }, of "c")
     refused("plain data: function: type not supported", { models = { a = moth.serve.llm(path, { template = print }) } })
     for name, value in pairs { hosts = "h", admin = 5, token_file = {}, insecure_open = "no", host = "" } do
       refused(name .. ": expected", { models = { a = path }, [name] = value })

@@ -16,16 +16,17 @@ local template = require "moth.llm.template"
 
 local Engine = class "llm.Engine"
 
-local names = "path max_tokens max_seqs step_tokens share_prefix device dtype template"
+local names = "path max_tokens max_seqs step_tokens share_prefix device dtype quantize template"
 
 --- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16),
--- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, template (a chat template
--- or the name of one; left out: the model's).
+-- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, quantize (see
+-- models.load), template (a chat template or the name of one; left out: the model's).
 function Engine:__init(options)
   check.options("[llm.Engine]", options, names)
   local dtype = options.dtype -- from another process, by its name
   if type(dtype) == "string" then dtype = moth[dtype:gsub("^moth%.", "")] or dtype end
-  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = dtype })
+  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = dtype,
+    quantize = options.quantize })
   if not tokenizer then
     check.fail("[llm] %s has no tokenizer.json", options.path)
   end

@@ -9,6 +9,10 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
   --host ADDRESS        127.0.0.1; others need --token-file or --insecure-open
   --port N              8000; 0: one that is free
   --device NAME         of all models: cpu, cuda
+  --quantize NAME       language models: Q8_0 or Q4_0, what weights of floats become
+  --dtype NAME          language models: float32, bfloat16, float16; left out: the file's
+  --max-tokens N        language models: the cache's tokens, of all sequences together, 4096
+  --max-seqs N          language models: sequences that run together, 16
   --threads N           of each engine; the processors are divided
   --max-size N          rows of a batch, 32
   --max-delay-ms N      how long the oldest request waits for others, 0
@@ -33,9 +37,10 @@ local plain = { host = "host", port = "port", device = "device", threads = "thre
   admin = "admin", reload = "reload", drain = "drain", ["step-timeout"] = "step_timeout" }
 local numbers = { port = true, threads = true, drain = true, ["step-timeout"] = true, ["max-size"] = true,
   ["max-delay-ms"] = true, queue = true, ["wait-ms"] = true, ["max-body"] = true, connections = true,
-  held = true }
+  held = true, ["max-tokens"] = true, ["max-seqs"] = true }
 local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections",
   held = "held" }
+local llm = { quantize = "quantize", dtype = "dtype", ["max-tokens"] = "max_tokens", ["max-seqs"] = "max_seqs" }
 local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" }
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
@@ -98,6 +103,9 @@ function M.parse(words)
     elseif name and limits[name] then
       o.limits = o.limits or {}
       o.limits[limits[name]] = value(name)
+    elseif name and llm[name] then
+      o.llm = o.llm or {}
+      o.llm[llm[name]] = value(name)
     elseif name and batching[name] then
       o.batching = o.batching or {}
       o.batching[batching[name]] = value(name)

@@ -17,7 +17,7 @@ local system = require "moth.utils.system"
 
 local M = {}
 
-local names = "models host port batching limits threads device token_file insecure_open hosts allow_origins admin \z
+local names = "models host port batching limits llm threads device token_file insecure_open hosts allow_origins admin \z
   reload drain step_timeout load_timeout"
 
 -- ---- options -----------------------------------------------------------------------------------------
@@ -70,6 +70,8 @@ local function plain_of(where, options)
   return out
 end
 
+local LANGUAGE_MODEL = "moth.llm.engine"
+
 -- The description of a model's engine, from a path or a table.
 local function description_of(name, model, o)
   if type(name) ~= "string" or not name:find "^[%w_.-]+$" then
@@ -92,6 +94,11 @@ local function description_of(name, model, o)
   local device = model.device or o.device
   if device ~= nil then device = text_of("device", tostring(device)) end
   local engine, options = model.engine or "moth.serve.program", plain_of("[serve] model " .. name, model.options or {})
+  if engine == LANGUAGE_MODEL then
+    for key, value in each(plain_of("[serve] llm", o.llm or {})) do
+      if options[key] == nil then options[key] = value end
+    end
+  end
   if model.path then
     local file, why = io.open(model.path, "rb")
     if not file then fail("[serve] model %s: cannot open %s", name, why) end
@@ -138,11 +145,17 @@ local function configure(o)
   if type(o.models) ~= "table" or next(o.models) == nil then
     fail("[serve] models: expected a table { name = path }, got %s", class.name(o.models))
   end
-  local config = { models = {}, names = tree.keys(o.models), hosts = {} }
+  if o.llm ~= nil and type(o.llm) ~= "table" then
+    fail("[serve] llm: expected a table of options of language models, got %s", class.name(o.llm))
+  end
+  local config, speaks = { models = {}, names = tree.keys(o.models), hosts = {} }, false
   for _, name in ipairs(config.names) do
     local description, batching = description_of(name, o.models[name], o)
     config.models[name] = { description = description, batching = batching }
+    speaks = speaks or description.engine == LANGUAGE_MODEL
   end
+  local option = not speaks and next(o.llm or {})
+  if option then fail("[serve] %s: is an option of language models, and no model here is one", tostring(option)) end
   config.host, config.port = o.host or "127.0.0.1", check.integer("[serve]", "port", o.port or 8000, 0)
   text_of("host", config.host)
   if config.port > 65535 then fail("[serve] port: expected at most 65535, got %d", config.port) end
@@ -312,7 +325,7 @@ M.llm = signature("serve.llm(path path, any options?)", function(path, options)
   end
   local given = { path = path }
   for key, value in each(options or {}) do given[key] = value end
-  return { engine = "moth.llm.engine", options = given, device = given.device }
+  return { engine = LANGUAGE_MODEL, options = given, device = given.device }
 end)
 
 lazy(M, "moth.serve.", { spawn = { "spawn", "spawn" }, connect = { "client", "connect" } }, "moth.serve")
