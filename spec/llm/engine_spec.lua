@@ -212,7 +212,7 @@ describe("the engine of language models #M430", function()
 
   it("stands behind moth.serve", function()
     if not require("moth.serve.front").available() then pending "lua-http is not there" return end
-    local server = moth.serve.spawn { models = { lm = folder }, port = 0 }
+    local server = moth.serve.spawn { models = { lm = folder }, port = 0, llm = { draft = folder } }
     finally(function() server:stop() end)
     local w = want()
     local r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = w.prompt, max_tokens = 24,
@@ -221,6 +221,9 @@ describe("the engine of language models #M430", function()
     local body = cjson.decode(r.body)
     assert.equal(w.text, body.choices[1].text)
     assert.equal(#w.ids, body.usage.prompt_tokens)
+    local details = body.usage.completion_tokens_details
+    assert.is_true(details.accepted_prediction_tokens > 8 and details.rejected_prediction_tokens == 0)
+    assert.matches('moth_engine_accepted_tokens_total{model="lm"}', server:get("/metrics").body, 1, true)
     local function ask(prompt, n)
       r = server:post("/v1/completions", cjson.encode { model = "lm", prompt = prompt, n = n,
         max_tokens = 5, seed = 3 })

@@ -25,10 +25,11 @@ describe("moth serve #M428 #noasan", function()
       limits = { queue = 9, body = 10 } }"
     file:close()
     local o, mode = command.parse { "a=x.mth2", "--port=9", "--max-size", "4", "--queue", "8", "--check", config,
-      "--host-name", "h", "--insecure-open", "--quantize", "Q8_0", "--max-tokens=512" }
+      "--host-name", "h", "--insecure-open", "--quantize", "Q8_0", "--max-tokens=512",
+      "--lookup", "--draft", "small" }
     assert.same({ port = 9, drain = 3, models = { a = "x.mth2", c = "c.mth2" }, batching = { max_size = 4 },
       limits = { queue = 8, body = 10 }, hosts = { "i", "h" }, insecure_open = true,
-      llm = { quantize = "Q8_0", max_tokens = 512 } }, o)
+      llm = { quantize = "Q8_0", max_tokens = 512, lookup = 8, draft = "small" } }, o)
     assert.same({ check = true }, mode)
     for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
       ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },

@@ -117,6 +117,14 @@ function Cache:file(seq)
   end
 end
 
+--- Takes back the blocks behind the first n tokens, which hold nothing that stays.
+function Cache:cut(seq, n)
+  for _ = #seq.blocks, math.max(self:blocks_of(n), seq.filed or 0) + 1, -1 do
+    local block = table.remove(seq.blocks)
+    self.count[block], self.free[#self.free + 1] = nil, block
+  end
+end
+
 --- Takes a sequence's blocks back; those that stand in the tree are kept as long as there are others. The last ones
 -- first, so that a block is given away before those it stands on.
 function Cache:release(seq)
@@ -166,6 +174,17 @@ function Cache:step(parts)
   step.lengths, step.counts = moth.tensor(lengths, o), moth.tensor(counts, o)
   step.all_lengths, step.all_counts, step.longest = lengths, counts, math.max(unpack(lengths))
   return step
+end
+
+--- Logits of a model behind some tokens of a step of parts: rows, positions among all of them.
+function Cache:run(model, parts, rows)
+  local training = model.training
+  if training then model:eval() end
+  local ok, logits = xpcall(function() return moth.no_grad(model.step, model, self:step(parts), rows) end,
+    require("moth.lang.trace").keep)
+  if training then model:train() end
+  if not ok then require("moth.lang.trace").rethrow(logits) end
+  return logits
 end
 
 -- Keys or values of layer i of sequence s from a token on, (1, heads, tokens, dim), copied out of their blocks.

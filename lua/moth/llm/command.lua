@@ -15,6 +15,8 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --stop TEXT           ends an answer; several times
   --threads N, --device NAME, --dtype NAME
   --quantize NAME       Q8_0 or Q4_0: what weights of floats become
+  --draft MODEL         generate, chat: a smaller model of the same tokens, which proposes some; --draft-tokens N, 4
+  --lookup [N]          generate, chat: as many tokens, 8, are proposed where the last ones stood before
   --system TEXT         chat: what the model is told first
   --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
                         that of the model's folder
@@ -22,10 +24,11 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
 ]]
 
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
-  ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads" }
+  ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads",
+  lookup = "lookup", ["draft-tokens"] = "draft_tokens" }
 local loading = { device = true, dtype = true, quantize = true } -- options of models.load
-local texts = { device = "device", dtype = "dtype", quantize = "quantize", system = "system", template = "template",
-  ["template-kwargs"] = "template_kwargs" }
+local texts = { draft = "draft", device = "device", dtype = "dtype", quantize = "quantize", system = "system",
+  template = "template", ["template-kwargs"] = "template_kwargs" }
 
 local function without_place(why)
   return (tostring(why):gsub("\nstack traceback:.*", ""):gsub("^[^\n:]-%.lua:%d+: ", ""))
@@ -41,7 +44,12 @@ local function parse(kind, words)
     if word == "-h" or name == "help" then return { help = true } end
     if name and not word:find("=", 1, true) then
       i = i + 1
-      value = words[i] or fail("--%s needs a value", name)
+      value = words[i]
+      if name == "lookup" and not tonumber(value) then
+        i, value = i - 1, 8
+      elseif not value then
+        fail("--%s needs a value", name)
+      end
     end
     if not name then
       rest[#rest + 1] = word
@@ -49,7 +57,7 @@ local function parse(kind, words)
       o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
     elseif name == "stop" and kind ~= "convert" then
       table.insert(o.stop, value)
-    elseif texts[name] and (kind == "chat" or loading[name]) then
+    elseif texts[name] and (kind == "chat" or loading[name] or name == "draft" and kind == "generate") then
       o[texts[name]] = value
     else
       fail("there is no option --%s", name)
@@ -82,6 +90,13 @@ local function write(pieces)
     if not ok then error("cannot write: " .. tostring(why), 0) end -- a full disk, a reader that left
   end
   io.write "\n"
+end
+
+-- What was proposed of an answer, where something was to be, to the terminal and not into the text.
+local function told(kind, o, stats)
+  if not o.draft and not o.lookup then return end
+  io.stderr:write(("moth %s: %d tokens in %d steps; %d of %d that were proposed were accepted\n"):format(kind,
+    stats.new_tokens, stats.steps, stats.accepted, stats.proposed))
 end
 
 -- host: what the launcher gives, or nil.
@@ -129,6 +144,7 @@ local function chat(model, tokenizer, info, o, host)
     end
   end
   if terminal and host then host.stop() end
+  told("chat", o, talk.scheduler.stats)
 end
 
 local function main(kind, words)
@@ -139,16 +155,20 @@ local function main(kind, words)
   end
   local moth = require "moth"
   if o.threads then moth.set_num_threads(o.threads) end
-  local model, tokenizer, info = moth.models.load(o.model, { device = o.device,
-    quantize = o.quantize, dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil })
+  local how = { device = o.device, quantize = o.quantize, dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil }
+  local model, tokenizer, info = moth.models.load(o.model, how)
   if not tokenizer and moth.utils.system.exists(o.model .. "/config.json") then moth.tokenizer.load(o.model) end
   if not tokenizer then error(("%s has no tokenizer"):format(o.model), 0) end
+  if o.draft then o.draft = require("moth.llm.propose").load(o.draft, how, tokenizer) end
   if kind == "convert" then
     moth.models.save_gguf(model, o.prompt, { tokenizer = tokenizer, chat_template = info.chat_template })
   elseif kind == "chat" then
     chat(model, tokenizer, info, o, words.host)
   else
-    write(moth.generate(model, tokenizer, o.prompt or io.read "*a", sampling(o)))
+    local given, stats = sampling(o), {}
+    given.stats = stats
+    write(moth.generate(model, tokenizer, o.prompt or io.read "*a", given))
+    told(kind, o, stats)
   end
   return 0
 end

@@ -4,6 +4,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local class = require "moth.class"
+local Proposer = require "moth.llm.propose"
 local Scheduler = require "moth.llm.schedule"
 local Text = require "moth.llm.text"
 local Constraint = require "moth.llm.constraint"
@@ -16,24 +17,28 @@ local template = require "moth.llm.template"
 
 local Engine = class "llm.Engine"
 
-local names = "path max_tokens max_seqs step_tokens share_prefix device dtype quantize template"
+local names = "path max_tokens max_seqs step_tokens share_prefix device dtype quantize template draft \z
+  draft_tokens lookup"
 
 --- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16),
 -- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, quantize (see
--- models.load), template (a chat template or the name of one; left out: the model's).
+-- models.load), template (a chat template or the name of one; left out: the model's), draft (the path of a model that
+-- proposes tokens), draft_tokens (4), lookup (see llm.Scheduler).
 function Engine:__init(options)
   check.options("[llm.Engine]", options, names)
   local dtype = options.dtype -- from another process, by its name
   if type(dtype) == "string" then dtype = moth[dtype:gsub("^moth%.", "")] or dtype end
-  local model, tokenizer, info = moth.models.load(options.path, { device = options.device, dtype = dtype,
-    quantize = options.quantize })
+  local loading = { device = options.device, dtype = dtype, quantize = options.quantize }
+  local model, tokenizer, info = moth.models.load(options.path, loading)
   if not tokenizer then
     check.fail("[llm] %s has no tokenizer.json", options.path)
   end
+  local draft = options.draft and Proposer.load(options.draft, loading, tokenizer)
   self.model, self.tokenizer, self.info = model, tokenizer, info
   self.template = options.template or info.chat_template
   self.scheduler = Scheduler(model, { max_tokens = options.max_tokens or 4096, max_seqs = options.max_seqs or 16,
-    step_tokens = options.step_tokens, share_prefix = options.share_prefix })
+    step_tokens = options.step_tokens, share_prefix = options.share_prefix, draft = draft,
+    draft_tokens = options.draft_tokens, lookup = options.lookup })
   self.requests, self.out, self.grammars = {}, {}, {}
   self.most = math.min(model.max_length, self.scheduler.cache.total * self.scheduler.cache.block)
   self.signature = { platform = "moth_llm", steps = true, max_tokens = self.most,
@@ -205,7 +210,8 @@ function Engine:add(id, r)
   local prompts, stop = prompts_of(self, r)
   for _, s in ipairs(r.stop or {}) do stop[#stop + 1] = s end
   local n = r.n or 1
-  local all = { parts = {}, left = #prompts * n, prompt_tokens = 0, completion_tokens = 0 }
+  local all = { parts = {}, left = #prompts * n, prompt_tokens = 0, completion_tokens = 0, proposed = 0,
+    accepted = 0 }
   local most = self.most
   for _, ids in ipairs(prompts) do all.prompt_tokens = all.prompt_tokens + #ids end
   for index = 0, all.left - 1 do
@@ -238,12 +244,14 @@ function Engine:add(id, r)
       end
       return not text.stopped
     end
-    o.on_end = function(reason)
+    o.on_end = function(reason, done)
       if reason == "cancel" then return end
       all.left = all.left - 1
+      all.proposed, all.accepted = all.proposed + done.proposed, all.accepted + done.accepted
       local piece = { index = index, text = text:finish(), tokens = 0, finish_reason = none and "length" or reason }
       if all.left == 0 then
         piece.done, piece.prompt_tokens, piece.completion_tokens = true, all.prompt_tokens, all.completion_tokens
+        if self.scheduler.proposer then piece.accepted, piece.refused = all.accepted, all.proposed - all.accepted end
         self.requests[id] = nil
       end
       self.out[#self.out + 1] = { id, piece }
@@ -286,7 +294,8 @@ function Engine:state()
   local s = self.scheduler
   return { blocks = s.cache.total, blocks_used = s.cache:used(), sequences = #s.active, waiting = #s.waiting,
     new_tokens_total = s.stats.new_tokens, prompt_tokens_total = s.stats.prompt_tokens,
-    shared_tokens_total = s.stats.shared_tokens, preemptions_total = s.stats.preemptions }
+    shared_tokens_total = s.stats.shared_tokens, preemptions_total = s.stats.preemptions,
+    proposed_tokens_total = s.stats.proposed, accepted_tokens_total = s.stats.accepted }
 end
 
 return { load = Engine }

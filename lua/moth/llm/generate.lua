@@ -26,11 +26,13 @@ function M.request(ids, o, eos, tokenizer, stops)
 end
 
 local options = "*, count max_tokens=128, number temperature=1, count top_k?, number top_p=1, \z
-  number min_p=0, number repetition_penalty=1, string|string[] stop?, int seed?, count|count[] eos?"
+  number min_p=0, number repetition_penalty=1, string|string[] stop?, int seed?, count|count[] eos?, \z
+  Module draft?, count draft_tokens=4, count lookup?"
 
 local function options_of(...)
   local o = {}
-  o.max_tokens, o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.stop, o.seed, o.eos = ...
+  o.max_tokens, o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.stop, o.seed, o.eos, o.draft,
+    o.draft_tokens, o.lookup, o.stats = ...
   if type(o.stop) == "string" then o.stop = { o.stop } end
   return o
 end
@@ -85,7 +87,11 @@ end
 -- repetition_penalty = 1, stop (a text or several: where one comes up the answer ends before it), seed (a generator of
 -- its own), eos (an id or several, from 1, that end it; left out: the model's). The pieces come as they are computed; a
 -- loop may be left at any time.
-M.generate = signature("generate(Module model, any tokenizer, string|int[] prompt, " .. options .. ")",
+--
+-- Several tokens may come of one step of the model, and the text stays the same: draft (a smaller model of the same
+-- tokens, which proposes draft_tokens = 4 at a time), lookup (so many are proposed where the last tokens stood before).
+-- stats: a table that gets new_tokens, proposed, accepted, steps.
+M.generate = signature("generate(Module model, any tokenizer, string|int[] prompt, " .. options .. ", table stats?)",
 function(model, tokenizer, prompt, ...)
   local o = options_of(...)
   check_tokenizer("generate", tokenizer)
@@ -93,7 +99,8 @@ function(model, tokenizer, prompt, ...)
   local ids = type(prompt) == "string" and tokenizer:encode(prompt, true, { whole = true }) or prompt
   if #ids == 0 then check.fail("[generate] the prompt is empty, and the tokenizer puts no token before it") end
   local most = math.min(#ids + o.max_tokens, (model.max_length or math.huge) + 1)
-  local scheduler = Scheduler(model, { max_tokens = most, max_seqs = 1, share_prefix = "none" })
+  local scheduler = Scheduler(model, { max_tokens = most, max_seqs = 1, share_prefix = "none", draft = o.draft,
+    draft_tokens = o.draft_tokens, lookup = o.lookup, stats = o.stats })
   return (pieces_of("generate", scheduler, M.request(ids, o, o.eos or model.config.eos, tokenizer, o.stop),
     Text(tokenizer, o.stop)))
 end)
@@ -122,7 +129,7 @@ M.Chat = Chat
 --
 -- template: a chat template's text (Jinja), the name of one (llm.template.names), or a function (messages) -> text,
 -- stop strings; left out: the tokenizer's, or "gpt-2". template_kwargs: variables that it knows, such as
--- { enable_thinking = false }. Other options are those of moth.generate.
+-- { enable_thinking = false }. Other options are those of moth.generate; scheduler.stats counts tokens.
 Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string system?, any template?, \z
   table template_kwargs?, " ..
   options:sub(4) .. ")", function(self, o)
@@ -135,7 +142,8 @@ Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string sy
     where = "llm.Chat" })
   self.messages = {}
   if o.system then self.messages[1] = { role = "system", content = o.system } end
-  self.scheduler = Scheduler(o.model, { max_tokens = o.model.max_length, max_seqs = 1 })
+  self.scheduler = Scheduler(o.model, { max_tokens = o.model.max_length, max_seqs = 1, draft = o.draft,
+    draft_tokens = o.draft_tokens, lookup = o.lookup })
 end)
 
 --- What the model answers to a text, piece by piece. Where a conversation has become too long for the model, what was

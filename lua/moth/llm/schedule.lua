@@ -7,22 +7,26 @@
 -- A step decodes a token of every sequence that has its prompt behind it; what is left of step_tokens goes to prompts,
 -- the oldest first, in pieces, so that a long prompt does not stop the others. Without free blocks the youngest
 -- sequence gives up its own and is computed again later. Greedy text does not depend on the neighbours but for the
--- rounding of products of other sizes.
+-- rounding of products of other sizes. With a draft, or lookup, several tokens may come of one step (propose.lua).
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Cache = require "moth.llm.cache"
 local generate = require "moth.models.generate"
+local Proposer = require "moth.llm.propose"
 local sample = require "moth.llm.sample"
 
 local Scheduler = class "llm.Scheduler"
 
 --- model: models.GPT or models.Llama (has cache_sizes and step). max_tokens: of all sequences together, prompts and
 -- answers; share_prefix: "owner" (sequences of one owner share the blocks of equal beginnings; across owners the time
--- of an answer would tell what others asked), "all", or "none".
+-- of an answer would tell what others asked), "all", or "none". draft: a smaller model of the same ids, which proposes
+-- draft_tokens at a time; lookup: so many are proposed where the last tokens stood before; stats has proposed and
+-- accepted, and so have requests.
 Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_tokens=4096, count max_seqs=16, \z
-  count step_tokens=256, 'owner'|'all'|'none' share_prefix='owner')", function(self, o)
+  count step_tokens=256, 'owner'|'all'|'none' share_prefix='owner', Module draft?, count draft_tokens=4, \z
+  count lookup?, table stats?)", function(self, o)
   if type(o.model.step) ~= "function" or type(o.model.cache_sizes) ~= "function" then
     check.fail("[llm.Scheduler] expected a language model such as models.GPT or models.Llama, got %s",
       class.name(o.model))
@@ -30,8 +34,16 @@ Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_toke
   self.model, self.max_seqs, self.step_tokens, self.share_prefix = o.model, o.max_seqs, o.step_tokens, o.share_prefix
   local sizes, like = o.model:cache_sizes()
   self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none")
+  if o.draft or o.lookup then
+    o.share = o.share_prefix ~= "none"
+    self.proposer = Proposer("llm.Scheduler", o.model, o)
+  end
   self.active, self.waiting, self.arrivals = {}, {}, 0
-  self.stats = { steps = 0, prompt_tokens = 0, shared_tokens = 0, new_tokens = 0, preemptions = 0 }
+  self.stats = o.stats or {} -- what is counted, in a table of the caller's or its own
+  for _, name in ipairs { "steps", "prompt_tokens", "shared_tokens", "new_tokens", "preemptions", "proposed",
+    "accepted" } do
+    self.stats[name] = 0
+  end
 end)
 
 local read = signature("llm.Scheduler:add(*, int[] ids, count max_tokens=128, number temperature=1, count top_k?, \z
@@ -72,7 +84,7 @@ function Scheduler:add(o)
   end
   self.arrivals = self.arrivals + 1
   r.ids, r.prompt, r.new, r.arrival = { unpack(r.ids) }, #r.ids, {}, self.arrivals
-  r.n, r.blocks, r.ends = 0, {}, {}
+  r.n, r.blocks, r.ends, r.proposed, r.accepted = 0, {}, {}, 0, 0
   if self.share_prefix == "all" then r.owner = nil end
   for _, id in ipairs(r.stop_ids or {}) do r.ends[id] = true end
   r.generator = moth.Generator(r.seed or moth.randint(1, 2 ^ 31, { 1 }):item())
@@ -89,8 +101,13 @@ local function remove(list, r)
   end
 end
 
-local function finish(self, r, reason)
+local function release(self, r)
   self.cache:release(r)
+  if self.proposer then self.proposer:forget(r) end
+end
+
+local function finish(self, r, reason)
+  release(self, r)
   remove(self.active, r)
   remove(self.waiting, r)
   r.reason = reason
@@ -108,7 +125,7 @@ end
 -- Back among those that wait, in the order of their arrival.
 local function preempt(self, r)
   self.stats.preemptions = self.stats.preemptions + 1
-  self.cache:release(r)
+  release(self, r)
   remove(self.active, r)
   local at = 1
   while self.waiting[at] and self.waiting[at].arrival < r.arrival do at = at + 1 end
@@ -186,6 +203,54 @@ local function accept(self, r, id, logits)
   if #r.new >= r.max_tokens then finish(self, r, "length") end
 end
 
+-- Adds proposals to the parts of sequences that have only their last token to compute; they stand behind their ids.
+local function propose(self, parts)
+  local list = {}
+  for _, part in ipairs(parts) do
+    local r = part.seq
+    -- The last token needs no proposal; the step stays within step_tokens.
+    part.most = math.min(r.max_tokens - #r.new - 1, self.model.max_length - #r.ids,
+      math.floor(self.step_tokens / #parts) - 1)
+    if r.n + 1 == #r.ids and part.most > 0 then list[#list + 1] = part end
+  end
+  if #list > 0 then self.proposer:propose(list) end
+  for _, part in ipairs(list) do
+    local r, proposed = part.seq, part.proposed or {}
+    while #proposed > 0 and not self.cache:reserve(r, r.n + 1 + #proposed) do
+      proposed[#proposed], r.ids[#r.ids] = nil, nil
+    end
+    part.count = 1 + #proposed
+  end
+end
+
+-- Takes the proposals from the ids again.
+local function withdraw(parts)
+  for _, part in ipairs(parts) do
+    local ids = part.seq.ids
+    for _ = 1, #(part.proposed or {}) do ids[#ids] = nil end
+  end
+end
+
+-- The next tokens of a sequence, one at least, by the logits behind its last token and behind each proposal, from row
+-- `first` on.
+local function go_on(self, part, logits, first)
+  local r, proposed = part.seq, part.proposed or {}
+  self.stats.proposed, r.proposed = self.stats.proposed + #proposed, r.proposed + #proposed
+  for i = 0, #proposed do
+    local own = logits:select(1, first + i)
+    local id = moth.no_grad(sample.next, own, r, r.ids, r.generator)
+    local is_proposed = id ~= nil and id == proposed[i + 1]
+    if is_proposed then self.stats.accepted, r.accepted = self.stats.accepted + 1, r.accepted + 1 end
+    accept(self, r, id, own)
+    if r.reason or r.cancelled or not is_proposed then break end
+    r.n = r.n + 1
+    self.cache:file(r)
+  end
+  if not self.proposer or r.reason then return end
+  self.cache:cut(r, #r.ids)
+  self.proposer:settle(r)
+end
+
 --- One step of the model.
 -- @return the number of requests that are not at their end
 function Scheduler:step()
@@ -193,36 +258,39 @@ function Scheduler:step()
   local parts = plan(self)
   if #parts == 0 then return #self.active + #self.waiting end
   self.stats.steps = self.stats.steps + 1
-  local rows, whose, at = {}, {}, 0
-  for _, part in ipairs(parts) do
-    local r = part.seq
-    for i = 1, r.on_prompt and part.count or 0 do -- of tokens of the prompt, once
-      local token = r.n + i
-      if token > (r.asked or 0) and token <= r.prompt then
-        r.asked, rows[#rows + 1], whose[#whose + 1] = token, at + i, { r, token }
+  local ok, logits, whose = xpcall(function()
+    if self.proposer then propose(self, parts) end
+    local rows, of, at = {}, {}, 0
+    for _, part in ipairs(parts) do
+      local r, proposed = part.seq, #(part.proposed or {})
+      for i = 1, r.on_prompt and part.count or 0 do -- of tokens of the prompt, once
+        local token = r.n + i
+        if token > (r.asked or 0) and token <= r.prompt then
+          r.asked, rows[#rows + 1], of[#rows + 1] = token, at + i, { r, token }
+        end
+      end
+      at = at + part.count
+      if r.n + part.count == #r.ids then
+        of[#rows + 1] = { part }
+        for i = at - proposed, at do rows[#rows + 1] = i end
       end
     end
-    at = at + part.count
-    if r.n + part.count == #r.ids then rows[#rows + 1], whose[#whose + 1] = at, { r } end
-  end
-  local training = self.model.training
-  if training then self.model:eval() end
-  local ok, logits = xpcall(function()
-    return moth.no_grad(self.model.step, self.model, self.cache:step(parts), rows)
+    return self.cache:run(self.model, parts, rows), of
   end, require("moth.lang.trace").keep)
-  if training then self.model:train() end
+  withdraw(parts)
   if not ok then require("moth.lang.trace").rethrow(logits) end
   for _, part in ipairs(parts) do
-    if part.seq.n < part.seq.prompt then self.stats.prompt_tokens = self.stats.prompt_tokens + part.count end
-    part.seq.n = part.seq.n + part.count
-    self.cache:file(part.seq)
+    local r, count = part.seq, part.count - #(part.proposed or {})
+    if r.n < r.prompt then self.stats.prompt_tokens = self.stats.prompt_tokens + count end
+    r.n = r.n + count
+    self.cache:file(r)
   end
-  for i, of in ipairs(whose) do
-    local own, r = logits:select(1, i), of[1]
-    if of[2] then
-      r.on_prompt(own, of[2])
-    else
-      accept(self, r, moth.no_grad(sample.next, own, r, r.ids, r.generator), own)
+  for row = 1, logits:size(1) do
+    local of = whose[row]
+    if of and of[2] then
+      of[1].on_prompt(logits:select(1, row), of[2])
+    elseif of then
+      go_on(self, of[1], logits, row)
     end
   end
   return #self.active + #self.waiting

@@ -13,6 +13,8 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
   --dtype NAME          language models: float32, bfloat16, float16; left out: the file's
   --max-tokens N        language models: the cache's tokens, of all sequences together, 4096
   --max-seqs N          language models: sequences that run together, 16
+  --draft FILE          language models: a smaller one of the same tokens, which proposes some; --draft-tokens N, 4
+  --lookup [N]          language models: as many tokens, 8, are proposed where the last ones stood before
   --threads N           of each engine; the processors are divided
   --max-size N          rows of a batch, 32
   --max-delay-ms N      how long the oldest request waits for others, 0
@@ -37,10 +39,12 @@ local plain = { host = "host", port = "port", device = "device", threads = "thre
   admin = "admin", reload = "reload", drain = "drain", ["step-timeout"] = "step_timeout" }
 local numbers = { port = true, threads = true, drain = true, ["step-timeout"] = true, ["max-size"] = true,
   ["max-delay-ms"] = true, queue = true, ["wait-ms"] = true, ["max-body"] = true, connections = true,
-  held = true, ["max-tokens"] = true, ["max-seqs"] = true }
+  held = true, ["max-tokens"] = true, ["max-seqs"] = true, lookup = true,
+  ["draft-tokens"] = true }
 local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections",
   held = "held" }
-local llm = { quantize = "quantize", dtype = "dtype", ["max-tokens"] = "max_tokens", ["max-seqs"] = "max_seqs" }
+local llm = { quantize = "quantize", dtype = "dtype", ["max-tokens"] = "max_tokens", ["max-seqs"] = "max_seqs",
+  draft = "draft", ["draft-tokens"] = "draft_tokens", lookup = "lookup" }
 local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" }
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
@@ -73,6 +77,7 @@ end
 function M.parse(words)
   local o, mode, given, i = { models = {} }, {}, {}, 1 -- given: models of this line, by name
   local function value(name)
+    if name == "lookup" and not tonumber(words[i + 1]) then return 8 end
     i = i + 1
     local v = words[i] or fail("--%s needs a value", name)
     if not numbers[name] then return v end

@@ -410,7 +410,11 @@ end
 
 local function usage_of(piece)
   local p, c = piece.prompt_tokens or 0, piece.completion_tokens or 0
-  return { prompt_tokens = p, completion_tokens = c, total_tokens = p + c }
+  local details
+  if piece.accepted then -- of a draft or of lookup
+    details = { accepted_prediction_tokens = piece.accepted, rejected_prediction_tokens = piece.refused }
+  end
+  return { prompt_tokens = p, completion_tokens = c, total_tokens = p + c, completion_tokens_details = details }
 end
 
 local count = 0
