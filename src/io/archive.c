@@ -14,7 +14,7 @@ enum { BLOCK = 1 << 16 };
 static const size_t MAX_MEMBER = (size_t)1 << 31;
 
 static union {
-  void *symbols[12];
+  void *symbols[13];
   struct {
     void *(*new)(void);
     int (*free)(void *);
@@ -28,6 +28,7 @@ static union {
     const char *(*name)(void *);
     int64_t (*size)(void *);
     unsigned (*type)(void *);
+    int (*open_stream)(void *, void *, void *, long (*)(void *, void *, const void **), void *);
   } f;
 } lib;
 static bool found;
@@ -44,9 +45,10 @@ static void open_library(void) {
                                       "archive_error_string",
                                       "archive_entry_pathname",
                                       "archive_entry_size",
-                                      "archive_entry_filetype"};
+                                      "archive_entry_filetype",
+                                      "archive_read_open"};
   void *library = dlopen("libarchive.so.13", RTLD_NOW | RTLD_LOCAL);
-  for (int i = 0; i < 12 && library; i++) {
+  for (int i = 0; i < 13 && library; i++) {
     lib.symbols[i] = dlsym(library, names[i]);
     if (!lib.symbols[i])
       library = NULL;
@@ -56,16 +58,31 @@ static void open_library(void) {
 
 struct MothArchive {
   void *handle;
-  char *path, *bytes;
+  char *name, *bytes; /* name: of the file or stream, for errors */
   size_t capacity;
+  const MothArchiveStream *stream; /* NULL: a file */
 };
 
-static MothStatus fail(MothArchive *a, const char *what) {
-  const char *why = lib.f.error(a->handle);
-  return moth_fail(MOTH_ERR_VALUE, "archive: %s %s: %s", what, a->path, why ? why : "damaged");
+static long on_pull(void *handle, void *archive, const void **block) {
+  (void)handle;
+  const MothArchive *a = archive;
+  return a->stream->pull(a->stream->data, block);
 }
 
-MothStatus moth_archive_open(const char *path, MothArchive **out) {
+/* What the stream says of its end. */
+static MothStatus stream_end(const MothArchive *a, bool damaged) {
+  return a->stream ? a->stream->end(a->stream->data, a->name, damaged) : MOTH_OK;
+}
+
+static MothStatus fail(MothArchive *a, const char *what) {
+  MothStatus s = stream_end(a, true);
+  if (s)
+    return s;
+  const char *why = lib.f.error(a->handle);
+  return moth_fail(MOTH_ERR_VALUE, "archive: %s %s: %s", what, a->name, why ? why : "damaged");
+}
+
+static MothStatus new_archive(const char *name, MothArchive **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_library);
   if (!found)
@@ -73,25 +90,44 @@ MothStatus moth_archive_open(const char *path, MothArchive **out) {
                                   "libarchive13 (Debian), or run make deps");
   MothArchive *a = calloc(1, sizeof *a);
   if (a)
-    a->path = strdup(path);
+    a->name = strdup(name);
   if (a)
     a->handle = lib.f.new();
-  if (!a || !a->path || !a->handle) {
+  if (!a || !a->name || !a->handle) {
     moth_archive_close(a);
     return moth_no_memory(0);
   }
   lib.f.filters(a->handle);
   lib.f.tar(a->handle);
   lib.f.zip(a->handle);
-  MothStatus s = MOTH_OK;
-  if (lib.f.open(a->handle, path, BLOCK) != ARCHIVE_OK)
-    s = fail(a, "cannot open");
-  if (s) {
+  *out = a;
+  return MOTH_OK;
+}
+
+static MothStatus opened(MothArchive *a, int code, MothArchive **out) {
+  if (code != ARCHIVE_OK) {
+    MothStatus s = fail(a, "cannot open");
     moth_archive_close(a);
     return s;
   }
   *out = a;
   return MOTH_OK;
+}
+
+MothStatus moth_archive_open(const char *path, MothArchive **out) {
+  MothArchive *a;
+  MothStatus s = new_archive(path, &a);
+  return s ? s : opened(a, lib.f.open(a->handle, path, BLOCK), out);
+}
+
+MothStatus moth_archive_open_stream(const char *name, const MothArchiveStream *stream,
+                                    MothArchive **out) {
+  MothArchive *a;
+  MothStatus s = new_archive(name, &a);
+  if (s)
+    return s;
+  a->stream = stream;
+  return opened(a, lib.f.open_stream(a->handle, a, NULL, on_pull, NULL), out);
 }
 
 static bool grow(MothArchive *a, size_t n) {
@@ -112,7 +148,7 @@ MothStatus moth_archive_next(MothArchive *a, const char **name, const void **byt
     int got = lib.f.next(a->handle, &entry);
     if (got == ARCHIVE_EOF) {
       *name = NULL;
-      return MOTH_OK;
+      return stream_end(a, false);
     }
     if (got != ARCHIVE_OK && got != ARCHIVE_WARN)
       return fail(a, "cannot read");
@@ -123,7 +159,7 @@ MothStatus moth_archive_next(MothArchive *a, const char **name, const void **byt
   int64_t size = lib.f.size(entry);
   if (size > (int64_t)MAX_MEMBER)
     return moth_fail(MOTH_ERR_VALUE, "archive: member %s of %s has %lld bytes; 2 GB are allowed",
-                     *name, a->path, (long long)size);
+                     *name, a->name, (long long)size);
   size_t at = 0;
   if (!grow(a, size > 0 ? (size_t)size : 1))
     return moth_no_memory(0);
@@ -139,7 +175,7 @@ MothStatus moth_archive_next(MothArchive *a, const char **name, const void **byt
     at += (size_t)got;
     if (at > MAX_MEMBER)
       return moth_fail(MOTH_ERR_VALUE, "archive: member %s of %s has more than 2 GB", *name,
-                       a->path);
+                       a->name);
     if (size > 0 && at == (size_t)size)
       break;
   }
@@ -153,7 +189,7 @@ void moth_archive_close(MothArchive *a) {
     return;
   if (a->handle)
     lib.f.free(a->handle);
-  free(a->path);
+  free(a->name);
   free(a->bytes);
   free(a);
 }

@@ -1,6 +1,10 @@
 /* Files of data sets for Lua: mapped tensors, images, archives. */
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "comm/command.h"
+#include "core/alloc.h"
 #include "io/archive.h"
 #include "io/csv.h"
 #include "io/elements.h"
@@ -218,12 +222,54 @@ static int b_csv_numbers(lua_State *L) {
   return 5;
 }
 
+/* An archive, and the command that writes it, if there is one. */
+typedef struct {
+  MothArchive *archive;
+  MothCommand *command;
+  MothArchiveStream stream;
+} Source;
+
+static void close_source(Source *s) {
+  moth_archive_close(s->archive);
+  moth_command_close(s->command);
+  free(s);
+}
+
+static Source *new_source(lua_State *L) {
+  MothHandle *h = moth_lua_new_handle(L, MAGIC_ARCHIVE, &key_archive);
+  Source *s = calloc(1, sizeof *s);
+  if (!s)
+    moth_lua_done(L, moth_no_memory(sizeof *s));
+  h->u.other = s;
+  return s;
+}
+
 static int b_open_archive(lua_State *L) { /* (path) -> archive */
   const char *path = moth_lua_path(L, 1);
-  MothHandle *h = moth_lua_new_handle(L, MAGIC_ARCHIVE, &key_archive);
-  MothArchive *a;
-  moth_lua_done(L, moth_archive_open(path, &a));
-  h->u.other = a;
+  Source *s = new_source(L);
+  moth_lua_done(L, moth_archive_open(path, &s->archive));
+  return 1;
+}
+
+static int
+b_open_command(lua_State *L) { /* (name, words, input) -> archive, of what a command writes */
+  const char *name = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  size_t ninput, n = lua_objlen(L, 2);
+  const char *input = luaL_checklstring(L, 3, &ninput);
+  char **words = lua_newuserdata(L, (n + 1) * sizeof *words);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, (int)i + 1);
+    words[i] = (char *)luaL_checkstring(L, -1); /* the list retains it */
+    lua_pop(L, 1);
+  }
+  words[n] = NULL;
+  if (n == 0)
+    return moth_lua_error(L, "expected a program");
+  Source *s = new_source(L);
+  moth_lua_done(L, moth_command_start(words, environ, input, ninput, &s->command));
+  s->stream = (MothArchiveStream){s->command, moth_command_pull, moth_command_end};
+  moth_lua_done(L, moth_archive_open_stream(name, &s->stream, &s->archive));
   return 1;
 }
 
@@ -235,7 +281,7 @@ static int b_next_member(lua_State *L) { /* (archive) -> name, bytes; nothing at
   moth_lua_enter(L);
   if (!h->u.other)
     return 0;
-  moth_lua_done(L, moth_archive_next(h->u.other, &name, &bytes, &n));
+  moth_lua_done(L, moth_archive_next(((Source *)h->u.other)->archive, &name, &bytes, &n));
   if (!name)
     return 0;
   lua_pushstring(L, name);
@@ -245,20 +291,27 @@ static int b_next_member(lua_State *L) { /* (archive) -> name, bytes; nothing at
 
 static int b_close_archive(lua_State *L) { /* (archive) */
   MothHandle *h = moth_lua_handle(L, 1, MAGIC_ARCHIVE);
-  if (h) {
-    moth_archive_close(h->u.other);
+  if (h && h->u.other) {
+    close_source(h->u.other);
     h->u.other = NULL;
   }
   return 0;
 }
 
 void moth_lua_open_media(lua_State *L) { /* the binding's table is on top: into its field media */
-  static const luaL_Reg fns[] = {{"map_file", b_map_file},           {"map_npy", b_map_npy},
-                                 {"index_lines", b_index_lines},     {"csv_cells", b_csv_cells},
-                                 {"csv_numbers", b_csv_numbers},     {"decode_npy", b_decode_npy},
-                                 {"decode_image", b_decode_image},   {"read_image", b_read_image},
-                                 {"open_archive", b_open_archive},   {"next_member", b_next_member},
-                                 {"close_archive", b_close_archive}, {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"map_file", b_map_file},
+                                 {"map_npy", b_map_npy},
+                                 {"index_lines", b_index_lines},
+                                 {"csv_cells", b_csv_cells},
+                                 {"csv_numbers", b_csv_numbers},
+                                 {"decode_npy", b_decode_npy},
+                                 {"decode_image", b_decode_image},
+                                 {"read_image", b_read_image},
+                                 {"open_archive", b_open_archive},
+                                 {"open_command", b_open_command},
+                                 {"next_member", b_next_member},
+                                 {"close_archive", b_close_archive},
+                                 {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   moth_lua_new_class(L, &key_archive, "moth.Archive", b_close_archive);

@@ -4,6 +4,7 @@
 --     local ds = data.WebDataset("train-{000..009}.tar"):shuffle(1000):decode():to_tuple("png", "cls")
 --     for images, labels in data.DataLoader(ds, { batch_size = 64, num_workers = 2 }):iter() do … end
 --
+-- Files may be URLs (https://…, s3://bucket/key) and commands that write an archive ("pipe:zstdcat a.tar.zst"), too.
 -- Nothing is unpacked to disk. Each worker (and each rank) reads files of its own; where there are fewer files than
 -- workers, all read all files and keep a share of the samples.
 local B = require "moth_lua"
@@ -12,6 +13,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local fetch = require "moth.data.fetch"
+local shards = require "moth.data.shards"
 local IterableDataset = require("moth.data.dataset").IterableDataset
 
 local WebDataset = class("WebDataset", IterableDataset)
@@ -44,20 +46,21 @@ end
 
 --- urls: names of files, with {000..009} or {a,b} for several. shardshuffle: the order of the files is drawn for each
 -- epoch. rank, world_size: of several processes; these need a seed that all have, and set_epoch(e) for another order.
+-- retries: how often a stream that breaks is begun again (what was given of it is passed over). cache_dir: a folder
+-- that keeps what was streamed to its end; later epochs read it from there.
 WebDataset.__init = signature.init("data.WebDataset(string|string[] urls, *, bool shardshuffle=false, size rank=0, \z
-  count world_size=1, size seed=0)", function(self, o)
+  count world_size=1, size seed=0, size retries=3, path cache_dir?)", function(self, o)
   self.shards, self.stages, self.epoch = {}, {}, 0
   for _, name in ipairs(type(o.urls) == "string" and { o.urls } or o.urls) do
     expand(name, self.shards, name)
   end
   if #self.shards == 0 then check.fail("[data.WebDataset] there are no files") end
-  for _, name in ipairs(self.shards) do
-    if name:match("^%a+:") then check.fail("[data.WebDataset] %s: only files can be read", name) end
-  end
+  for _, name in ipairs(self.shards) do shards.parse(name) end
   if o.rank >= o.world_size then
     check.fail("[data.WebDataset] rank %d is none of %d; ranks count from 0", o.rank, o.world_size)
   end
   self.shardshuffle, self.rank, self.world_size, self.seed = o.shardshuffle, o.rank, o.world_size, o.seed
+  self.retries, self.cache_dir = o.retries, o.cache_dir
 end)
 
 --- Says which epoch comes: each has an order of its own.
@@ -215,29 +218,28 @@ end
 -- ---- reading -----------------------------------------------------------------------------------------------
 
 -- A function that gives the samples of the files, one after the other, and the name of the file.
-local function read(files)
-  local k, archive, pending = 0, nil, nil
+local function read(files, retries, cache_dir)
+  local k, members, shown, pending = 0, nil, nil, nil
   return function()
     local sample = pending
     pending = nil
     while true do
-      if not archive then
-        if sample then return sample, files[k] end
+      if not members then
+        if sample then return sample, shown end
         k = k + 1
         if not files[k] then return nil end
-        archive = B.media.open_archive(files[k])
+        members, shown = shards.members(files[k], retries, cache_dir), select(2, shards.parse(files[k]))
       end
-      local name, bytes = B.media.next_member(archive)
+      local name, bytes = members()
       if not name then
-        B.media.close_archive(archive)
-        archive = nil
+        members = nil
       else
         local folder, base, suffix = name:match("^(.-)([^/.][^/.]*)%.([^/]*)$")
         if base then
           local key = folder .. base
           if sample and sample.__key__ ~= key then
             pending = { __key__ = key, [suffix] = bytes }
-            return sample, files[k]
+            return sample, shown
           end
           sample = sample or { __key__ = key }
           sample[suffix] = bytes
@@ -265,7 +267,7 @@ function WebDataset:iter(info)
     mine = {}
     for k = part + 1, #files, parts do mine[#mine + 1] = files[k] end
   end
-  local next_sample = read(mine)
+  local next_sample = read(mine, self.retries, self.cache_dir)
   if not by_file then
     local all, n = next_sample, -1
     next_sample = function()
