@@ -420,6 +420,8 @@ parity: all
 	@rm -rf $(B)/parity_events
 	@$(HERE) spec/parity/events.lua $(B)/parity_events
 	@python3 spec/parity/events.py $(B)/parity_events
+	@if python3 -c "import torchmetrics" 2>/dev/null; then python3 spec/parity/metrics.py $(B)/parity_metrics.json && \
+	  $(HERE) spec/parity/metrics.lua $(B)/parity_metrics.json; else echo "skip metrics: python3 has no torchmetrics"; fi
 	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
 	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
