@@ -33,6 +33,7 @@ typedef struct MothBlocks {
   int64_t out_row;
   int8_t *values; /* [rows][spans][256] */
   void *scales,
-      *sums; /* real [rows][spans][16]: of each group the scale, and scale times the sum of its values */
+      *sums; /* real [rows][spans][16]: of each group the scale, and scale times the sum of its values; of lanes of types
+                without least values, -zero times the sum, int32 */
 } MothBlocks;
 #endif

@@ -52,8 +52,13 @@ describe("weights in blocks #llm", function()
       local types = require "moth_lua".gguf_blocks()
       moth.manual_seed(2)
       for name, t in pairs(types) do
-        for _, k in ipairs { t.elements, 5 * t.elements, 4096 + 2 * t.elements } do
-          local w = moth.randint(40, 59, { 6, k / t.elements * t.bytes }):to(moth.uint8)
+        local any = moth.randint(0, 256, { 3000, t.bytes }):to(moth.uint8) -- of which those are taken that are of use
+        local most = moth.unpack_blocks(any, name, moth.float64):abs():amax(2)
+        local kept = moth.nonzero(moth.logical_and(most:gt(1e-3), most:lt(300))):squeeze(2)
+        for _, k in ipairs { t.elements, 5 * t.elements, 13 * t.elements, 4096 + 2 * t.elements } do
+          local n = k / t.elements
+          local w = any:index_select(1, kept:index_select(1, moth.randint(1, kept:numel() + 1, { 6 * n })))
+          w = w:reshape(6, n * t.bytes)
           local x = moth.randn(9, k)
           local g = x:reshape(9, k / 32, 32)
           local s = g:abs():amax(3, true) / 127

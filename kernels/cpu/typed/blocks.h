@@ -86,6 +86,24 @@ MOTH_TYPED_REAL void blocks_unpack(const struct MothBlocks *p) {
     }
 }
 
+/* A chunk of up to COLUMNS rows of the weight: spans [at, at + spans) of rows from j on. */
+typedef struct Chunk {
+  int64_t j, at;
+  int columns, spans;
+  Span (*w)[SPANS];
+} Chunk;
+
+/* Adds the sum of a chunk to a result, which begins with the bias. */
+static void put(const MothBlocks *p, const Chunk *c, int64_t r, int column, real sum) {
+  int64_t j = c->j + column;
+  real *out = (real *)p->out + r * p->out_row + j;
+  *out = sum + (c->at ? *out : p->bias ? ((const real *)p->bias)[j] : 0);
+}
+
+#if MOTH_REAL_KIND == 1 && defined(__AVX512F__)
+#include "kernels/cpu/typed/blocks_vnni.h"
+#endif
+
 /* ---- activations -------------------------------------------------------------------------------- */
 
 /* The place of a group among lanes. */
@@ -140,7 +158,11 @@ static void quantize(const MothBlocks *p, const real *in, int half, int8_t *valu
     for (int i = 0; i < GROUP; i++)
       sum += x[GROUP * g + i];
     scales[lane] = scale;
-    sums[lane] = scale * (real)sum;
+    if (p->lanes && !kinds[p->type].leasts) {
+      sum *= -kinds[p->type].zero;
+      memcpy((char *)sums + sizeof sum * (size_t)lane, &sum, sizeof sum);
+    } else
+      sums[lane] = scale * (real)sum;
     for (int i = 0; i < GROUP; i += 4)
       memcpy(values + (p->lanes ? 64 * (i / 4) + 4 * lane : GROUP * group + i), q + GROUP * g + i,
              4);
@@ -152,6 +174,14 @@ MOTH_TYPED_REAL void blocks_quantize(const struct MothBlocks *p) {
   for (int64_t r = p->from; r < p->to; r++)
     for (int64_t s = 0; s < p->spans; s++) {
       int64_t at = r * p->spans + s;
+#if MOTH_REAL_KIND == 1 && defined(__AVX512F__)
+      if (p->lanes && p->k - s * SPAN >= SPAN) {
+        quantize_span((const float *)p->in + r * p->k + s * SPAN, kinds[p->type].zero,
+                      kinds[p->type].leasts, p->values + at * SPAN,
+                      (float *)p->scales + at * GROUPS, (float *)p->sums + at * GROUPS);
+        continue;
+      }
+#endif
       memset(p->values + at * SPAN, 0, SPAN);
       memset((real *)p->scales + at * GROUPS, 0, GROUPS * sizeof(real));
       memset((real *)p->sums + at * GROUPS, 0, GROUPS * sizeof(real));
@@ -163,99 +193,6 @@ MOTH_TYPED_REAL void blocks_quantize(const struct MothBlocks *p) {
 }
 
 /* ---- products ----------------------------------------------------------------------------------- */
-
-/* A chunk of up to COLUMNS rows of the weight: spans [at, at + spans) of rows from j on. */
-typedef struct Chunk {
-  int64_t j, at;
-  int columns, spans;
-  Span (*w)[SPANS];
-} Chunk;
-
-/* Adds the sum of a chunk to a result, which begins with the bias. */
-static void put(const MothBlocks *p, const Chunk *c, int64_t r, int column, real sum) {
-  int64_t j = c->j + column;
-  real *out = (real *)p->out + r * p->out_row + j;
-  *out = sum + (c->at ? *out : p->bias ? ((const real *)p->bias)[j] : 0);
-}
-
-#if MOTH_REAL_KIND == 1 && defined(__AVX512F__)
-#define VNNI         __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-#define VNNI_INLINE  static inline VNNI __attribute__((always_inline))
-#define BLOCK_UNROLL _Pragma("GCC unroll 8")
-
-/* From neighbours to lanes, in place. */
-static VNNI void to_lanes(Span *s, int spans) {
-  const __m512i turn = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  for (; spans > 0; spans--, s++) {
-    __m512i a = _mm512_load_si512(s->q), b = _mm512_load_si512(s->q + 64);
-    __m512i c = _mm512_load_si512(s->q + 128), d = _mm512_load_si512(s->q + 192);
-    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
-    __m512i ab_high = _mm512_unpackhi_epi32(a, b), cd_high = _mm512_unpackhi_epi32(c, d);
-    _mm512_store_si512(s->q, _mm512_unpacklo_epi64(ab, cd));
-    _mm512_store_si512(s->q + 64, _mm512_unpackhi_epi64(ab, cd));
-    _mm512_store_si512(s->q + 128, _mm512_unpacklo_epi64(ab_high, cd_high));
-    _mm512_store_si512(s->q + 192, _mm512_unpackhi_epi64(ab_high, cd_high));
-    _mm512_storeu_ps(s->scale, _mm512_permutexvar_ps(turn, _mm512_loadu_ps(s->scale)));
-    _mm512_storeu_ps(s->least, _mm512_permutexvar_ps(turn, _mm512_loadu_ps(s->least)));
-  }
-}
-
-VNNI_INLINE void vnni_tile(const MothBlocks *p, const Chunk *chunk, int64_t r, int column, int rows,
-                           int columns) {
-  __m512 acc[4][4];
-  BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < columns; c++)
-      acc[i][c] = _mm512_setzero_ps();
-  for (int s = 0; s < chunk->spans; s++) {
-    int64_t at = r * p->spans + chunk->at + s;
-    const int8_t *x = p->values + at * SPAN;
-    const float *scales = (const float *)p->scales + at * GROUPS,
-                *sums = (const float *)p->sums + at * GROUPS;
-    __m512i dot[4][4];
-    BLOCK_UNROLL for (int v = 0; v < 4; v++) {
-      __m512i w[4];
-      BLOCK_UNROLL for (int c = 0; c < columns; c++) w[c] =
-          _mm512_load_si512(chunk->w[column + c][s].q + 64 * v);
-      BLOCK_UNROLL for (int i = 0; i < rows; i++) {
-        __m512i four = _mm512_loadu_si512(x + i * p->spans * SPAN + 64 * v);
-        BLOCK_UNROLL for (int c = 0; c < columns; c++) dot[i][c] =
-            _mm512_dpbusd_epi32(v ? dot[i][c] : _mm512_setzero_si512(), w[c], four);
-      }
-    }
-    BLOCK_UNROLL for (int c = 0; c < columns; c++) {
-      const Span *w = &chunk->w[column + c][s];
-      __m512 scale = _mm512_loadu_ps(w->scale), least = _mm512_loadu_ps(w->least);
-      BLOCK_UNROLL for (int i = 0; i < rows; i++) {
-        __m512 by = _mm512_mul_ps(scale, _mm512_loadu_ps(scales + i * p->spans * GROUPS));
-        acc[i][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i][c]), by, acc[i][c]);
-        acc[i][c] =
-            _mm512_fmadd_ps(least, _mm512_loadu_ps(sums + i * p->spans * GROUPS), acc[i][c]);
-      }
-    }
-  }
-  BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < columns; c++)
-      put(p, chunk, r + i, column + c, _mm512_reduce_add_ps(acc[i][c]));
-}
-
-static VNNI void vnni_chunk(const MothBlocks *p, const Chunk *c) {
-  int64_t r = 0;
-  for (int i = 0; i < c->columns; i++)
-    to_lanes(c->w[i], c->spans);
-  if (c->columns < COLUMNS) {
-    for (; r < p->rows; r++)
-      for (int i = 0; i < c->columns; i++)
-        vnni_tile(p, c, r, i, 1, 1);
-    return;
-  }
-  for (; r + 4 <= p->rows; r += 4) {
-    vnni_tile(p, c, r, 0, 4, 2);
-    vnni_tile(p, c, r, 2, 4, 2);
-  }
-  for (; r + 2 <= p->rows; r += 2)
-    vnni_tile(p, c, r, 0, 2, 4);
-  for (; r < p->rows; r++)
-    vnni_tile(p, c, r, 0, 1, 4);
-}
-#endif
 
 #if MOTH_REAL_KIND == 1 && defined(__AVX2__)
 /* Sums of products of two groups: of the first in the lower four lanes, of the second in the upper. */
@@ -307,7 +244,7 @@ static real product(const Span *w, int spans, const int8_t *x, const real *scale
 static void chunk_products(const MothBlocks *p, const Chunk *c) {
 #if MOTH_REAL_KIND == 1 && defined(__AVX512F__)
   if (p->lanes) {
-    vnni_chunk(p, c);
+    (kinds[p->type].leasts ? vnni_leasts : vnni_no_leasts)(p, c);
     return;
   }
 #endif
@@ -322,6 +259,15 @@ static void chunk_products(const MothBlocks *p, const Chunk *c) {
 
 /* Columns [from, to) of the product. */
 MOTH_TYPED_REAL void blocks_columns(const struct MothBlocks *p) {
+  void (*unpack)(const uint8_t *b, int64_t n, Span *s) = kinds[p->type].unpack;
+#if MOTH_REAL_KIND == 1 && defined(__AVX512F__)
+  if (p->lanes && p->rows == 1) {
+    vnni[p->type].one_row(p);
+    return;
+  }
+  if (p->lanes)
+    unpack = vnni[p->type].to_lanes;
+#endif
   Span w[COLUMNS][SPANS];
   Chunk c = {.w = w};
   for (c.j = p->from; c.j < p->to; c.j += COLUMNS) {
@@ -330,7 +276,7 @@ MOTH_TYPED_REAL void blocks_columns(const struct MothBlocks *p) {
       int64_t k = c.at * SPAN, n = p->k - k < SPANS * SPAN ? p->k - k : SPANS * SPAN;
       c.spans = (int)((n + SPAN - 1) / SPAN);
       for (int i = 0; i < c.columns; i++)
-        kinds[p->type].unpack(p->weight + (c.j + i) * p->weight_row + bytes_of(p, k), n, w[i]);
+        unpack(p->weight + (c.j + i) * p->weight_row + bytes_of(p, k), n, w[i]);
       chunk_products(p, &c);
     }
   }
