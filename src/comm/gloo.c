@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "comm/gloo_shim.h"
+#include "comm/interfaces.h"
 #include "comm/tcp_steps.h"
 #include "comm/wire.h"
 #include "core/error.h"
@@ -76,7 +77,7 @@ MothStatus moth_gloo_connect(MothTcp *e, MothStore *store, const char *key, doub
   char address[128], why[400] = "";
   Keys keys = {store, key, deadline};
   MothGlooStore shared = {&keys, set_key, get_key};
-  moth_store_address(store, address, sizeof address);
+  MOTH_TRY(moth_data_address(store, address, sizeof address));
   double left = deadline - moth_wire_now();
   e->gloo = api->open(address, g->rank, g->size, left > 0 ? left : 0, &shared, why, sizeof why);
   return e->gloo ? MOTH_OK

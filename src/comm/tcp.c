@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/gloo.h"
+#include "comm/interfaces.h"
 #include "comm/nccl.h"
 #include "comm/store_token.h"
 #include "comm/tcp.h"
@@ -269,7 +270,7 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   g->by = g->engine == &moth_engine_nccl ? "nccl" : "tcp";
   if (g->size == 1)
     return g->engine == &moth_engine_nccl ? moth_nccl_connect(e, store, key, deadline) : MOTH_OK;
-  moth_store_address(store, address, sizeof address);
+  MOTH_TRY(moth_data_address(store, address, sizeof address));
   int listener = moth_wire_listen(address, 0, &port);
   if (listener < 0)
     return moth_fail(MOTH_ERR_IO, "cannot listen on %s: %s", address, strerror(errno));

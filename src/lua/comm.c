@@ -1,6 +1,7 @@
 /* The store, process groups and their calls, for lua/moth/distributed. */
 #include "comm/comm.h"
 #include "comm/gloo.h"
+#include "comm/interfaces.h"
 #include "comm/nccl.h"
 
 #include <stdlib.h>
@@ -54,6 +55,28 @@ static int server_gc(lua_State *L) { /* also its close */
     h->u.other = NULL;
   }
   return 0;
+}
+
+/* (wanted or nil) -> a list of { name, address } of the interfaces that other machines reach */
+static int b_interfaces(lua_State *L) {
+  MothInterface found[64];
+  size_t n = moth_interfaces(luaL_optstring(L, 1, NULL), found, 64);
+  lua_newtable(L);
+  for (size_t i = 0, k = 0; i < n; i++) {
+    if (found[i].is_loopback)
+      continue;
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, found[i].name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, found[i].address);
+    lua_setfield(L, -2, "address");
+    lua_rawseti(L, -2, (int)++k);
+  }
+  return 1;
+}
+static int b_name_is_loopback(lua_State *L) { /* (host) -> boolean */
+  lua_pushboolean(L, moth_name_is_loopback(luaL_checkstring(L, 1)));
+  return 1;
 }
 
 static int b_connect(lua_State *L) { /* (host, port, token or nil, timeout) -> store */
@@ -440,6 +463,8 @@ void moth_lua_open_comm(lua_State *L) { /* the binding's table is on top: into i
   static const luaL_Reg fns[] = {{"serve", b_serve},
                                  {"server_close", server_gc},
                                  {"connect", b_connect},
+                                 {"interfaces", b_interfaces},
+                                 {"name_is_loopback", b_name_is_loopback},
                                  {"store_close", store_gc},
                                  {"store_address", b_store_address},
                                  {"store_set", b_set},

@@ -4,6 +4,7 @@
 local ffi = require "ffi"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local store = require "moth.distributed.store"
 local toolchain = require "moth.utils.toolchain"
 
 pcall(ffi.cdef, "int getppid(void);")
@@ -48,7 +49,7 @@ end
 local function host_of(l, size)
   if is_one_host(l, size) then return "127.0.0.1" end
   local list = os.getenv "SLURM_STEP_NODELIST" or os.getenv "SLURM_JOB_NODELIST"
-  return list and M.first_host(list)
+  return list and store.outside(M.first_host(list))
 end
 
 -- A port that all ranks know and other jobs of these hosts hardly have, below those that systems give out.

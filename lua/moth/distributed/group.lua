@@ -121,6 +121,7 @@ local function join(o)
     rank = rank or number_of("RANK", "which process this is")
     size = size or number_of("WORLD_SIZE", "how many processes there are")
     local host, port = needed("MASTER_ADDR", "where rank 0 is"), number_of("MASTER_PORT", "the port of rank 0")
+    if rank == 0 and size > (tonumber(os.getenv "LOCAL_WORLD_SIZE") or size) then host = store.outside(host) end
     return rank, size, store_at(host, port, rank, size, o.timeout)
   elseif name == "tcp" then
     local host, port = place:match("^%[?(.-)%]?:(%d+)$")

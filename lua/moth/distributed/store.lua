@@ -40,6 +40,22 @@ function M.serve(where, host, port, token)
   return server, bound
 end
 
+--- An address by which other machines reach this one, where `host`, a name, is loopback here (Debian writes "127.0.1.1
+-- name" in /etc/hosts); else host itself. Errors: there are several, or none.
+function M.outside(host)
+  if not C.name_is_loopback(host) then return host end
+  local list = C.interfaces(os.getenv "MOTH_SOCKET_IFNAME" or "^lo,docker,br-,virbr,veth")
+  local names, first = {}, list[1]
+  for i, l in ipairs(list) do
+    names[i] = ("%s (%s)"):format(l.address, l.name)
+    if l.name ~= list[1].name then first = nil end
+  end
+  if first then return first.address end
+  error(("%s is a loopback address on this machine (see /etc/hosts), which others do not reach: give its address, or "
+    .. "set MOTH_SOCKET_IFNAME to an interface; there are %s"):format(host, #names > 0 and table.concat(names, ", ")
+    or "none that are up"), 0)
+end
+
 local function is_store(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__is_store == true end
 signature.type("Store", is_store, "a store")
 

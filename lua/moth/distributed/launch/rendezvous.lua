@@ -8,6 +8,8 @@ local store = require "moth.distributed.store"
 
 local C, P = B.comm, B.process
 
+local PATIENCE = 10 -- seconds after which a launcher says what it waits for
+
 local Rendezvous = class("Rendezvous")
 
 local function fail(fmt, ...) error("moth run: " .. fmt:format(...), 0) end
@@ -29,6 +31,11 @@ end
 
 --- o: the options. Errors are texts for the user.
 function Rendezvous:__init(o)
+  if o.max_nodes > 1 and (o.node_rank or 0) == 0 then
+    local ok, host = pcall(store.outside, o.host)
+    if not ok then fail("%s", host) end
+    o.host = host
+  end
   self.o, self.host, self.port, self.token = o, o.host, o.port, token_of(o)
   self.timeout = tonumber(o.conf.join_timeout or o.conf.timeout) or 600
   self.hosts = o.max_nodes == 1 or o.node_rank == 0
@@ -45,7 +52,8 @@ end
 
 --- Connects to the store, which another machine may not have begun yet. Returns a signal that has ended the wait.
 function Rendezvous:connect()
-  local deadline = now() + self.timeout
+  local begun, said = now(), false
+  local deadline = begun + self.timeout
   while true do
     local ok, client = pcall(store.TCPStore, self.o.host, self.port, { token = self.token, timeout = 0.5 })
     if ok then
@@ -58,6 +66,11 @@ function Rendezvous:connect()
     if now() > deadline or not text:find("no store answers", 1, true) then
       fail("%s", (text:gsub("^.-store: ", ""):gsub("within [%d.]+ s", ("within %g s"):format(self.timeout))))
     end
+    if not said and now() > begun + PATIENCE then
+      io.stderr:write(("moth run: no store answers at %s port %d within %g s; it waits %g s in all\n"):format(
+        self.o.host, self.o.port, PATIENCE, self.timeout))
+      said = true
+    end
     local name = P.caught()
     if name and name ~= "CHLD" then return name end
   end
@@ -66,13 +79,17 @@ end
 -- The value of a key, or nil.
 function Rendezvous:peek(key) return self.store:check(key) and self.store:get(key) or nil end
 
--- Waits until fn gives something; signals end it. look: called in between, may end it, too.
+-- Waits until fn gives something; signals end it.
 local function await(self, fn, timeout, what)
-  local until_ = now() + timeout
+  local begun, said = now(), false
   while true do
     local value = fn()
     if value ~= nil then return value end
-    if now() > until_ then fail("%s within %g s", what(), timeout) end
+    if now() > begun + timeout then fail("%s within %g s", what(), timeout) end
+    if not said and now() > begun + PATIENCE then
+      io.stderr:write(("moth run: %s within %g s; it waits %g s in all\n"):format(what(), PATIENCE, timeout))
+      said = true
+    end
     P.wait({}, 0.02)
     local name = P.caught()
     if name and name ~= "CHLD" then return nil, name end
