@@ -217,7 +217,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity fuzz site docs pictures tour install install-lua dist deb uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity bridges fuzz site docs pictures tour install install-lua dist deb uninstall clean help
 
 all: check $(if $(TRIPLE),$(SYSROOT)/usr)
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -425,6 +425,10 @@ parity: all
 	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
 	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
+# With the programs of others, in an environment of their own: docs/bridges.md. BRIDGE="numpy gguf" for some.
+bridges: all
+	@python3 spec/parity/bridges/run.py $(B) $(BRIDGE)
+
 # The parsers by libFuzzer, those in Lua by spec/fuzz/parsers.lua; random calls, programs of hooks and damaged files
 # through Lua (spec/fuzz/api.lua), on the CPU and on the emulation. MOTH_SEED repeats all but the first. The last line says
 # how many inputs each parser had.
@@ -554,6 +558,7 @@ help:
 	  'make CROSS=aarch64-linux-gnu   for arm64, into build/aarch64; `make deps CROSS=aarch64-linux-gnu` installs the compiler' \
 	  'make cuda        the CUDA backend, where nvcc is; cuda-release: for all GPUs; cudaemu: its emulation' \
   'make parity      against PyTorch, onnxruntime and others, where python3 has them' \
+  'make bridges     with the packages of others, which it installs: a table in docs/bridges.md (BRIDGE="numpy gguf")' \
   'make everywhere  every model exported, reloaded, run from C and in onnxruntime: a table of errors (MODELS="vgg16 GPT")' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \

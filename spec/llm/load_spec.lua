@@ -233,6 +233,14 @@ describe("GGUF files", function()
     end):gsub(" $", "")))
   end)
 
+  it("that are big-endian are refused as such", function()
+    local path = saved({}, {})
+    local f = assert(io.open(path, "r+b"))
+    f:write "GGUF\0\0\0\3"
+    f:close()
+    assert.error_matches(function() moth.gguf.load(path) end, "the file is big%-endian; little%-endian ones are sup")
+  end)
+
   it("that are damaged are refused: cut anywhere, changed anywhere", function()
     local path = saved({ a = { "one", "two" }, b = 3 }, { x = moth.randn(2, 32), y = moth.randn(3) }, { type = "Q8_0" })
     local bytes, other = content(path), os.tmpname()

@@ -15,7 +15,7 @@ static const char *const type_names[] = {
     "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
     "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
     "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
-    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4"};
+    "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4",    "Q1_0"};
 
 const char *moth_gguf_type_name(uint32_t type) {
   return type < sizeof type_names / sizeof *type_names ? type_names[type] : NULL;
@@ -228,6 +228,10 @@ static MothStatus read_header(MothGguf *f, Reader *r) {
   if (memcmp(magic, "GGUF", sizeof magic) != 0)
     return fail(r, "it does not begin with GGUF");
   MOTH_TRY(take(r, &version, sizeof version));
+  if (version != 0 && (version & 0xffff) == 0)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "GGUF: the file is big-endian; little-endian ones are supported\n"
+                     "HINT: gguf-convert-endian of the gguf package converts it");
   if (version != 2 && version != 3)
     return moth_fail(MOTH_ERR_VALUE, "GGUF: version %u; versions 2 and 3 are supported", version);
   MOTH_TRY(take(r, &tensors, sizeof tensors));
