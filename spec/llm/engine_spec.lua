@@ -179,6 +179,41 @@ describe("the engine of language models #M430", function()
     assert.error_matches(function() ask() end, "tools: this model's chat template knows no tools")
   end)
 
+  it("takes vLLM's fields of a request, too", function()
+    local engine = require("moth.llm.engine").load { path = folder }
+    local w = want()
+    local function ask(o)
+      o.kind, o.prompt, o.max_tokens = "completion", w.prompt, 24
+      engine:add(1, o)
+      local r = run(engine)[1]
+      return r.texts[0], r.finish[0], r.last.completion_tokens
+    end
+    assert.equal(w.text, (ask { top_k = 1 }))
+    assert.equal(w.text, (ask { min_p = 1 }))
+    assert.not_equal(w.text, (ask { temperature = 0, repetition_penalty = 3 }))
+    local _, finish, n = ask { temperature = 0, stop_token_ids = { w.out[#w.ids + 3] } }
+    assert.same({ "stop", 2 }, { finish, n })
+    engine.info.eos = {}
+    for id = 1, 420 do engine.info.eos[id] = id end
+    _, finish, n = ask { temperature = 0 }
+    assert.same({ "stop", 0 }, { finish, n })
+    _, finish, n = ask { temperature = 0, ignore_eos = true }
+    assert.same({ "length", 24 }, { finish, n })
+    local chat = { kind = "chat", messages = { { role = "user", content = "x" } }, max_tokens = 1,
+      reasoning_effort = "low" }
+    assert.error_matches(function() engine:add(2, chat) end, "this model's chat template knows none")
+    local shown
+    engine.template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort }}"
+    local encode = engine.tokenizer.encode
+    engine.tokenizer.encode = function(self, text, ...)
+      shown = text
+      return encode(self, text, ...)
+    end
+    engine:add(2, chat)
+    engine.tokenizer.encode = nil
+    assert.equal("xlow", shown)
+  end)
+
   it("makes blocks of floats, as models.load does", function()
     local path = os.tmpname() .. ".gguf"
     finally(function()

@@ -83,8 +83,8 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     local missing = server:get "/v1/models/none"
     assert.equal(404, missing.status)
     assert.equal("there is no language model 'none'", cjson.decode(missing.body).error.message)
-    local nothing = server:post("/v1/embeddings", "{}").body
-    assert.equal("there is nothing at /v1/embeddings", cjson.decode(nothing).error.message)
+    local nothing = server:post("/v1/moderations", "{}").body
+    assert.equal("there is nothing at /v1/moderations", cjson.decode(nothing).error.message)
   end)
 
   it("finds calls of tools, whole and in a stream", function()
@@ -147,8 +147,11 @@ describe_served("moth.serve's OpenAI paths #M430", function()
       assert.matches(pattern, out.error.message)
     end
     refused(400, "tools", "only an empty one", { model = "echo", prompt = "a", tools = { { type = "function" } } })
-    refused(400, "response_format", 'only {"type":"text"}', { model = "echo", prompt = "a",
-      response_format = { type = "json_object" } })
+    refused(400, "model", "'echo' gives no vectors", { model = "echo", input = "a" }, "/v1/embeddings")
+    refused(400, "best_of", "only n", { model = "echo", prompt = "a", best_of = 3, n = 2 })
+    refused(400, "min_p", "from 0 to 1", { model = "echo", prompt = "a", min_p = 2 })
+    refused(400, "verbosity", 'only "medium"', { model = "echo", prompt = "a", verbosity = "low" })
+    refused(400, "stop_token_ids[1]", "a token id", { model = "echo", prompt = "a", stop_token_ids = { 1, -1 } })
     refused(400, "max_tokens", "at least 1; 0 goes with echo", { model = "echo", prompt = "a", max_tokens = 0 })
     for param, format in pairs { ["response_format.type"] = { type = "xml" },
       ["response_format.x"] = { type = "text", x = 1 },

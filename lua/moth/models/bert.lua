@@ -138,13 +138,8 @@ end)
 local inputs = signature("models.BERT:forward(Tensor input_ids, Tensor attention_mask?, Tensor token_type_ids?)",
   function(...) return ... end)
 
---- input_ids (B, T), ids from 1; attention_mask (B, T), 0 or false where padding is; token_type_ids (B, T), from 1
--- (all 1 if not given)
--- @return hidden states (B, T, hidden_size); of a model with a pooler also (B, hidden_size). With a head, logits:
--- sequence_classification (B, num_labels), token_classification (B, T, num_labels), masked_lm (B, T, vocab_size),
--- question_answering two of (B, T): of the answer's first token and of its last
-function BERT:forward(...)
-  local ids, mask, types = inputs(...)
+--- The last hidden states (B, T, hidden_size), of a model with a head, too; the arguments are those of a call.
+function BERT:features(ids, mask, types)
   local c = self.config
   if ids:size(2) > self.max_length then
     check.fail("[models.BERT] %d tokens are more than %s, %d", ids:size(2),
@@ -163,6 +158,17 @@ function BERT:forward(...)
     local group = math.floor(i / (c.num_hidden_layers / groups))
     for k = 1, inner do x = layers[group * inner + k](x, mask) end
   end
+  return x
+end
+
+--- input_ids (B, T), ids from 1; attention_mask (B, T), 0 or false where padding is; token_type_ids (B, T), from 1
+-- (all 1 if not given)
+-- @return hidden states (B, T, hidden_size); of a model with a pooler also (B, hidden_size). With a head, logits:
+-- sequence_classification (B, num_labels), token_classification (B, T, num_labels), masked_lm (B, T, vocab_size),
+-- question_answering two of (B, T): of the answer's first token and of its last
+function BERT:forward(...)
+  local ids, mask, types = inputs(...)
+  local c, x = self.config, self:features(ids, mask, types)
   if c.head == "masked_lm" then return self.predictions(x, self.embeddings.word_embeddings) end
   if c.head == "question_answering" then
     local scores = self.qa_outputs(self.dropout(x))

@@ -352,14 +352,14 @@ end
 
 -- Weights with models.Llama's names.
 local function renamed(sd, family)
-  if not family.names then return sd end
-  local out, bare = {}, family.bare
+  local out, bare = {}, family.bare or sd["embed_tokens.weight"] and { has = "^model%.", prefix = "model." }
+  if not family.names and not bare then return sd end
   for name in each(sd) do
     if bare and name:find(bare.has) then bare = nil end
   end
   for name, t in each(sd) do
     if bare then name = bare.prefix .. name end
-    for _, rule in ipairs(family.names) do name = name:gsub(rule[1], rule[2]) end
+    for _, rule in ipairs(family.names or {}) do name = name:gsub(rule[1], rule[2]) end
     out[name] = t
   end
   return out
@@ -463,6 +463,8 @@ function M.read(config, sd, where, ignored)
     attention_scale = scalar and scalar ^ -0.5 or nil, attention_softcap = config.attn_logit_softcapping,
     logits_softcap = config.final_logit_softcapping,
   }
+  local class = type(config.architectures) == "table" and config.architectures[1]
+  if not c.tie_word_embeddings and not sd["lm_head.weight"] and tostring(class):find "Model$" then c.head = false end
   for name, v in each(family.own or {}) do c[name] = v end
   if family.more then family.more(c, config, where) end
   return c, apart(sd, family, c), family.spare or {}

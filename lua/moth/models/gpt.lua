@@ -114,10 +114,8 @@ function GPT:new_cache(rows, length)
   return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.ln_f.weight)
 end
 
---- Logits of tokens behind those in the cache.
--- idx (B, T), ids from 1; cache of new_cache, or nil; mask (B, all tokens), bool: false where padding is; last: of the
--- last token only
-function GPT:decode(idx, cache, mask, last)
+-- Hidden states of tokens behind those in the cache, before the last norm.
+local function hidden(self, idx, cache, mask)
   local T, past = idx:size(2), cache and cache.n or 0
   if past + T > self.config.block_size then
     check.fail("[models.GPT] %d tokens are more than block_size, %d", past + T, self.config.block_size)
@@ -127,9 +125,20 @@ function GPT:decode(idx, cache, mask, last)
   local x = self.drop(self.wte(idx) + self.wpe(generate.positions(T, past, mask, idx:device())))
   for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
   if cache then cache:advance(T) end
-  if last then x = x:narrow(2, T, 1) end
+  return x
+end
+
+--- Logits of tokens behind those in the cache.
+-- idx (B, T), ids from 1; cache of new_cache, or nil; mask (B, all tokens), bool: false where padding is; last: of the
+-- last token only
+function GPT:decode(idx, cache, mask, last)
+  local x = hidden(self, idx, cache, mask)
+  if last then x = x:narrow(2, idx:size(2), 1) end
   return head(self, self.ln_f(x))
 end
+
+--- The last hidden states (B, T, n_embd) of tokens: idx (B, T), ids from 1, mask as decode has it.
+function GPT:features(idx, mask) return self.ln_f(hidden(self, idx, nil, mask)) end
 
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
 function GPT:cache_sizes()

@@ -229,7 +229,7 @@ local Llama = nn.class("Llama")
 -- residual_scale, logits_scale, head_bias, embedding_norm, embedding_size (of tokens; layers bring it to hidden_size).
 -- num_experts: MLPs of moe_intermediate_size, num_experts_per_tok of them for a token (norm_topk_prob: their shares
 -- sum up to 1), but for dense_layers; query_growth: queries grow with the logarithm of positions (Ministral 3);
--- shared_expert_size: of one that all tokens have, too.
+-- shared_expert_size: of one that all tokens have, too. head = false: there are features, and no logits.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
@@ -246,7 +246,7 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?, \z
   count num_experts?, count num_experts_per_tok=2, count moe_intermediate_size?, bool norm_topk_prob=false, \z
   count[] dense_layers?, count shared_expert_size?, number query_growth?, \z
-  count query_growth_length=8192)", function(self, c)
+  count query_growth_length=8192, bool head=true)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -265,7 +265,9 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   if c.positions == "rope" then rope.check(c) end
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)
-  if not c.tie_word_embeddings then
+  if not c.head then
+    self.headless = true
+  elseif not c.tie_word_embeddings then
     self.lm_head = nn.Linear(c.embedding_size or c.hidden_size, c.vocab_size, { bias = c.head_bias })
   elseif c.head_bias then
     self.head_bias = nn.Parameter(moth.zeros(c.vocab_size))
@@ -342,10 +344,8 @@ local function embedded(self, ids, position)
   return scale == 1 and x or x * moth.tensor(scale, { dtype = x:dtype(), device = x:device() })
 end
 
---- Logits of tokens behind those in the cache.
--- idx (B, T), ids from 1; cache of new_cache, or nil; mask (B, all tokens), bool: false where padding is; last: of the
--- last token only
-function Llama:decode(idx, cache, mask, last)
+-- Hidden states of tokens behind those in the cache, before the last norm.
+local function hidden(self, idx, cache, mask)
   local T, past = idx:size(2), cache and cache.n or 0
   if past + T > self.max_length then
     check.fail("[models.Llama] %d tokens are more than max_position_embeddings, %d", past + T, self.max_length)
@@ -364,16 +364,34 @@ function Llama:decode(idx, cache, mask, last)
   end
   for i = 1, self.config.num_hidden_layers do x = self.model.layers[i](x, at, i) end
   if cache then cache:advance(T) end
-  if last then x = x:narrow(2, T, 1) end
+  return x
+end
+
+-- What the head sees of hidden states.
+local function finished(self, x)
+  local model = self.model
+  if model.norm then x = model.norm(x) end
+  return model.project_out and model.project_out(x) or x
+end
+
+--- Logits of tokens behind those in the cache.
+-- idx (B, T), ids from 1; cache of new_cache, or nil; mask (B, all tokens), bool: false where padding is; last: of the
+-- last token only
+function Llama:decode(idx, cache, mask, last)
+  local x = hidden(self, idx, cache, mask)
+  if last then x = x:narrow(2, idx:size(2), 1) end
   return self:head(x)
 end
 
+--- The last hidden states (B, T, hidden_size) of tokens: idx (B, T), ids from 1, mask as decode has it.
+function Llama:features(idx, mask) return finished(self, hidden(self, idx, nil, mask)) end
+
 --- Logits of hidden states.
 function Llama:head(x)
-  local model, scale, cap = self.model, self.config.logits_scale, self.config.logits_softcap
-  if model.norm then x = model.norm(x) end
-  if model.project_out then x = model.project_out(x) end
-  x = self.lm_head and self.lm_head(x) or model.embed_tokens:as_linear(x)
+  local scale, cap = self.config.logits_scale, self.config.logits_softcap
+  if self.headless then check.fail "[models.Llama] this model has no head: it gives features, and no logits" end
+  x = finished(self, x)
+  x = self.lm_head and self.lm_head(x) or self.model.embed_tokens:as_linear(x)
   if self.head_bias then x = x + self.head_bias end
   if scale ~= 1 then x = x * scale end
   return cap and (x / cap):tanh() * cap or x

@@ -97,14 +97,17 @@ local function of_folder(folder, ignored)
     ignore_fields = ignored })
   local has_tokenizer = system.exists(folder .. "/tokenizer.json") or system.exists(folder .. "/vocab.json")
   local tokenizer = has_tokenizer and moth.tokenizer.load(folder) or nil
-  return model, tokenizer, about(folder, config, tokenizer)
+  local info = about(folder, config, tokenizer)
+  info.embedding = require("moth.llm.embed").of_folder(folder)
+  return model, tokenizer, info
 end
 
 --- The model (evaluating, without gradients for its weights), its tokenizer (nil: there is none), and a table with eos
--- (the ids that end a text, from 1), chat_template and labels (of the classes of an encoder's head, from 1). dtype
--- converts the weights, quantized ones, too (left out: they are the file's), device moves them. quantize: 'Q8_0' or
--- 'Q4_0', what weights of products and embeddings become (see quantization.quantize_blocks). ignore_fields: names of
--- fields of config.json that are not known here and may be left out.
+-- (the ids that end a text, from 1), chat_template, labels (of the classes of an encoder's head, from 1) and embedding
+-- (options of llm.Embedder, where sentence-transformers wrote the folder). dtype converts the weights, quantized ones,
+-- too (left out: they are the file's), device moves them. quantize: 'Q8_0' or 'Q4_0', what weights of products and
+-- embeddings become (see quantization.quantize_blocks). ignore_fields: names of fields of config.json that are not
+-- known here and may be left out.
 return signature("models.load(path path, *, dtype dtype?, device device?, string quantize?, string[] ignore_fields?)",
 function(path, dtype, device, kind, ignored)
   local model, tokenizer, info

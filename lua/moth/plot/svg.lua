@@ -1,26 +1,10 @@
 --- A drawing as SVG 1.1.
+local base64 = require "moth.utils.base64"
+
 local M = {}
 
 local function escape(s)
   return (s:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
-end
-
-local alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-local function base64(s)
-  local out = {}
-  for i = 1, #s, 3 do
-    local a, b, c = s:byte(i, i + 2)
-    local n = a * 65536 + (b or 0) * 256 + (c or 0)
-    local four = {}
-    for k = 1, 4 do
-      local v = math.floor(n / 64 ^ (4 - k)) % 64
-      four[k] = alphabet:sub(v + 1, v + 1)
-    end
-    if not b then four[3] = "=" end
-    if not c then four[4] = "=" end
-    out[#out + 1] = table.concat(four)
-  end
-  return table.concat(out)
 end
 
 local function number(x) return (("%.2f"):format(x):gsub("%.?0+$", "")) end
@@ -46,7 +30,7 @@ function shapes.text(x, y, text, size, anchor, turned, colour)
     number(size), anchor, colour, turn, escape(text))
 end
 function shapes.image(x, y, w, h, tensor)
-  local data = base64((require("moth.plot.png").encode(tensor)))
+  local data = base64.encode((require("moth.plot.png").encode(tensor)))
   return ('<image x="%s" y="%s" width="%s" height="%s" preserveAspectRatio="none" style="image-rendering:pixelated" '
     .. 'xlink:href="data:image/png;base64,%s"/>'):format(number(x), number(y), number(w), number(h), data)
 end

@@ -17,7 +17,8 @@
 --
 -- (2) Steps: requests join and leave while others go on (language models: moth.llm.engine).
 --
---     object.signature = { platform = "moth_llm", steps = true, max_tokens = n, … }
+--     object.signature = { platform = "moth_llm", steps = true, max_tokens = n, writes = false (an encoder),
+--       vectors = { dimensions, max_tokens, max_bytes } (it answers /v1/embeddings), … }
 --     object:add(id, request)              -- request: the fields of an OpenAI request, checked by openai.lua; what it
 --                                          --   raises is the client's error 400: error("[llm] …", 0)
 --     object:cancel(id)                    -- its client is gone; an unknown id is nothing
@@ -30,10 +31,11 @@
 --       finish_reason = "stop", "length" or "error", with an index's last piece,
 --       done = true, prompt_tokens = n, completion_tokens = n  -- with the request's last piece
 --       error = "…", status = 500 }        -- instead of all others: the request has failed
+--   of kind = "embedding": { index = 0 (which text), vector = base64 of float32, done, prompt_tokens }
 --
--- request of (2): kind = "completion" or "chat"; prompt (a string or a list of token ids), prompts (a list
--- of several: each has n answers, one prompt's behind the other's) or messages { { role, content } };
--- max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
+-- request of (2): kind = "completion", "chat" or "embedding" (prompts, dimensions); prompt (a string or a list of token
+-- ids), prompts (a list of several: each has n answers, one prompt's behind the other's) or messages
+-- { { role, content } }; max_tokens, temperature, top_p, seed, stop (a list), n, logprobs (a count or nil).
 --
 -- Payloads. BATCH: u32 size of a JSON header, header, bytes of the tensors. The header has rows = { of each request },
 -- batched = whether their tensors are joined along the first dimension, inputs = { { dtype, shape } }. RESULT likewise:

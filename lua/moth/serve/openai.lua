@@ -1,6 +1,7 @@
---- OpenAI's paths for language models: /v1/completions, /v1/chat/completions, /v1/models. The engine's pieces
--- (engine.lua) become one answer, or events of a stream.
+--- OpenAI's paths for language models: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models. The engine's
+-- pieces (engine.lua) become one answer, or events of a stream.
 local B = require "moth_lua"
+local base64 = require "moth.utils.base64"
 local front = require "moth.serve.front"
 local each = require "moth.each"
 local kserve = require "moth.serve.kserve"
@@ -86,6 +87,22 @@ local function prompts(v, name)
     out[i] = (type(one) == "string" and text or ids)(one, ("%s[%d]"):format(name, i - 1))
   end
   return out
+end
+
+local INPUTS = 2048 -- of /v1/embeddings
+
+local function inputs(v, name)
+  local list = prompts(v, name)
+  if #list > INPUTS then refuse(name, "expected at most %d texts, got %d", INPUTS, #list) end
+  for i, one in ipairs(list) do
+    if one == "" then refuse(#list == 1 and name or ("%s[%d]"):format(name, i - 1), "is empty") end
+  end
+  return list
+end
+
+local function encoding(v, name)
+  if v ~= "float" and v ~= "base64" then refuse(name, "expected float or base64") end
+  return v
 end
 
 local role = small_text(NAME)
@@ -191,7 +208,7 @@ end
 -- What does not change the answer here, with the values that are accepted; TRUE: any.
 local TRUE = {}
 local neutral = {
-  best_of = 1, store = false, parallel_tool_calls = TRUE,
+  store = false, prediction = TRUE, verbosity = "medium", parallel_tool_calls = TRUE,
   user = TRUE, metadata = TRUE, service_tier = TRUE, safety_identifier = TRUE, prompt_cache_key = TRUE,
   tools = { {} }, functions = { {} }, tool_choice = { "none", "auto" }, suffix = "",
   response_format = { { type = "text" } }, modalities = { { "text" } },
@@ -246,7 +263,11 @@ local function logit_bias(v, name)
   return n > 0 and out or nil
 end
 
+-- Of vLLM's and llama.cpp's servers beside OpenAI's: top_k (0 or -1: all), min_p, repetition_penalty, ignore_eos,
+-- stop_token_ids.
 local common = {
+  top_k = number(-1, 2 ^ 31, true), min_p = number(0, 1), repetition_penalty = number(0.01, 100), ignore_eos = boolean,
+  stop_token_ids = ids, response_format = response_format,
   frequency_penalty = number(-2, 2), presence_penalty = number(-2, 2), logit_bias = logit_bias,
   max_tokens = number(1, 2 ^ 20, true), temperature = number(0, 2), top_p = number(0, 1),
   seed = number(-1e14 + 1, 1e14 - 1, true), stop = stop, n = number(1, 16, true), stream = boolean,
@@ -263,9 +284,11 @@ local common = {
   end,
 }
 local readers = {
-  completion = { prompt = prompts, logprobs = number(0, 20, true), echo = boolean,
+  embedding = { input = inputs, encoding_format = encoding, dimensions = number(1, 2 ^ 20, true),
+    model = common.model },
+  completion = { prompt = prompts, logprobs = number(0, 20, true), echo = boolean, best_of = number(1, 16, true),
     max_tokens = number(0, 2 ^ 20, true) },
-  chat = { response_format = response_format, tools = tools_of, tool_choice = tool_choice, messages = messages,
+  chat = { reasoning_effort = small_text(NAME), tools = tools_of, tool_choice = tool_choice, messages = messages,
     chat_template_kwargs = object, logprobs = boolean, top_logprobs = number(0, 20, true),
     max_completion_tokens = common.max_tokens },
 }
@@ -298,7 +321,7 @@ local function read(kind, body, most)
   if type(given) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
   local out, null = {}, json().null
   for name, value in each(given) do
-    local reader = readers[kind][name] or common[name]
+    local reader = readers[kind][name] or kind ~= "embedding" and common[name]
     if value == null then -- luacheck: ignore 542
     elseif reader then
       out[name] = reader(value, name)
@@ -307,14 +330,21 @@ local function read(kind, body, most)
       if not ok then refuse(tostring(name), "is not supported here%s", usual) end
     end
   end
-  local needed = kind == "chat" and "messages" or "prompt"
+  local needed = kind == "chat" and "messages" or kind == "embedding" and "input" or "prompt"
   if not out[needed] then refuse(needed, "is missing") end
   if not out.model then refuse("model", "is missing") end
+  if kind == "embedding" then
+    out.prompts, out.input, out.kind = out.input, nil, kind
+    return out
+  end
   out.max_tokens = out.max_tokens or out.max_completion_tokens
   if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
   out.top_logprobs, out.max_completion_tokens = nil, nil
   take_tools(out, body)
   out.kind, out.n = kind, out.n or 1
+  if out.top_k and out.top_k < 1 then out.top_k = nil end
+  if out.best_of and out.best_of ~= out.n then refuse("best_of", "is not supported here, only n") end
+  out.best_of = nil
   if out.max_tokens == 0 and not out.echo then refuse("max_tokens", "expected at least 1; 0 goes with echo") end
   local several = kind == "completion" and #out.prompt or 1
   if several > 1 then out.prompts = out.prompt end
@@ -547,9 +577,36 @@ local function answer_stream(call, model, request, entry)
   end
 end
 
+-- Vectors, each a piece of the engine's.
+local function answer_vectors(call, model, request, entry)
+  local list, waited = {}, {}
+  while true do
+    local piece, status, why = next_piece(call, entry, waited)
+    if not piece then
+      model:cancel(entry)
+      return fail(call, status, why)
+    end
+    if piece.error then return fail(call, piece.status or 500, piece.error) end
+    waited.any = true
+    local vector = '"' .. piece.vector .. '"'
+    if request.encoding_format ~= "base64" then
+      vector = values.to_json(base64.decode(piece.vector), "float32")
+      if not vector then return fail(call, 500, "the model gives a NaN or an infinity") end
+    end
+    list[piece.index + 1] = ('{"object":"embedding","index":%d,"embedding":%s}'):format(piece.index, vector)
+    if piece.done then
+      note_tokens(call, model, piece)
+      local n = piece.prompt_tokens
+      return call:answer(200, ('{"object":"list","data":[%s],"model":%s,"usage":%s}'):format(table.concat(list, ","),
+        json().encode(request.model), json().encode { prompt_tokens = n, total_tokens = n }))
+    end
+  end
+end
+
 -- Refuses texts that cannot have few enough tokens for the model: by bytes, before anything is made of them.
 local function check_size(model, request)
-  local signature = model.signature
+  local signature, vectors = model.signature, request.kind == "embedding"
+  if vectors then signature = signature and signature.vectors end
   local most, tokens = signature and signature.max_bytes, signature and signature.max_tokens
   local function check(name, bytes)
     if bytes > most then
@@ -571,12 +628,13 @@ local function check_size(model, request)
     return most and check("messages", bytes)
   end
   if request.prompt then check_prompt("prompt", request.prompt) end
-  for i, prompt in ipairs(request.prompts or {}) do check_prompt(("prompt[%d]"):format(i - 1), prompt) end
+  local name = vectors and "input[%d]" or "prompt[%d]"
+  for i, prompt in ipairs(request.prompts or {}) do check_prompt(name:format(i - 1), prompt) end
 end
 
 -- The bytes of a body that are read into memory: several of the longest prompts there are, each letter escaped; and the
--- values that it may have: as many prompts of ids.
-local function most_of(call)
+-- values that it may have: as many prompts of ids. For vectors there may be thousands of texts.
+local function most_of(call, kind)
   local bytes, tokens = 0, 0
   for _, name in ipairs(call.names) do
     local signature = call.models[name].signature
@@ -585,12 +643,14 @@ local function most_of(call)
       tokens = math.max(tokens, signature.max_tokens or 0)
     end
   end
-  return math.max(2 ^ 20, 16 * bytes), 16 * tokens
+  return math.max(kind == "embedding" and 2 ^ 22 or 2 ^ 20, 16 * bytes), 16 * tokens
 end
 
---- Answers POST /v1/completions (kind "completion") and /v1/chat/completions ("chat").
+local WRONG = { vectors = "gives no vectors", writes = "gives vectors, and writes nothing: POST /v1/embeddings" }
+
+--- Answers POST /v1/completions (kind "completion"), /v1/chat/completions ("chat") and /v1/embeddings ("embedding").
 function M.complete(call, kind)
-  local keep, most_values = most_of(call)
+  local keep, most_values = most_of(call, kind)
   local body, status, why, goes_on = call:body(keep, ("the body has %%d bytes: for the longest prompts that the models "
     .. "take, %d are enough"):format(math.min(keep, 2 ^ 53)))
   if not body then
@@ -608,6 +668,11 @@ function M.complete(call, kind)
   if not model or model.signature and not model.signature.steps then
     return call:fail(404, M.error(404, ("there is no language model '%s'"):format(request.model), "model"))
   end
+  local what = kind == "embedding" and "vectors" or "writes"
+  local can = model.signature and model.signature[what]
+  if model.signature and (can == false or can == nil and what == "vectors") then
+    return call:fail(400, M.error(400, ("model: '%s' %s"):format(request.model, WRONG[what]), "model"))
+  end
   local most = model.signature and model.signature.max_tokens
   if most and request.max_tokens and request.max_tokens > most then
     return call:fail(400, M.error(400, ("max_tokens: the model takes at most %d"):format(most), "max_tokens"))
@@ -617,7 +682,8 @@ function M.complete(call, kind)
   call.request:leave_turn()
   local entry, code, message, retry = model:begin(request)
   if not entry then return call:fail(code, M.error(code, message), false, retry) end
-  return (request.stream and answer_stream or answer_whole)(call, model, request, entry)
+  local answer = kind == "embedding" and answer_vectors or request.stream and answer_stream or answer_whole
+  return answer(call, model, request, entry)
 end
 
 local function described(call, name)
