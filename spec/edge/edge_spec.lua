@@ -64,6 +64,48 @@ describe("moth.edge", function()
     fails("input y: n is 9 here, and 3 in another input", shared, moth.ones(3, 2), moth.ones(9, 2))
   end)
 
+  it("computes with any expression of sizes, as older files have them, too", function()
+    local n, m = moth.Dim("n", { min = 2 }), moth.Dim("m", { min = 2 })
+    local dims = { { [1] = n, [2] = m } }
+    for _, f in ipairs {
+      function(x) return x:narrow(1, 1, math.min(x:size(1), x:size(2))) end,
+      function(x) return moth.nn.functional.pad(x, { math.floor(x:size(2) / x:size(1)), 1 }) end,
+      function(x) return x:clamp(-x:size(1) / 300, x:size(1) / 10) + x:size(1) / x:size(2) end,
+      function(x) return x * math.exp(-#x / 64) + math.log(#x) * math.abs(#x - 40) + math.ceil(#x / 7) end,
+      function(x) return moth.arange(0, x:size(2) / 2, 0.5) * #x ^ 0.5 / math.max(#x, 9) ^ 1.5 + x / math.sqrt(#x) end,
+      function(x) return (x:topk(math.max(1, math.min(3, x:size(2) - 1)), 2)) end,
+    } do
+      local session = exported(f, { moth.randn(4, 6) }, dims)
+      for _, size in ipairs { { 4, 6 }, { 2, 3 }, { 9, 4 }, { 300, 61 } } do
+        local x = moth.randn(unpack(size))
+        assert.is_true(moth.allclose(f(x), (session(x)), 1e-6, 1e-6))
+      end
+    end
+    local files = require "moth.edge.file"
+    local function f(x) return x * (3 / math.sqrt(2 * x:size(1) ^ 2 + math.floor(x:size(1) / 2) + 3)) end
+    local made = files.lower(moth.export(f, { moth.ones(4) }, { dynamic_shapes = { { [1] = n } } }), {})
+    local bits = tostring(ffi.new("union { double d; int64_t i; }", { d = 3 }).i):gsub("LL$", "")
+    local count
+    made.text, count = made.text:gsub('{"r":%[.-%]}',
+      ('{"e":[[[2,0,0],[1,{"e":[[[1,0]],0,2,0]}]],3,1,3,%s]}'):format(bits))
+    assert.equal(1, count)
+    made.text = made.text:gsub('{"x":%[0,"dim"%]}', '{"e":[[[1,0]],0,1,0]}')
+    made.format = "moth.edge 1"
+    files.write(made, file)
+    local session = moth.edge.load(file)
+    for _, size in ipairs { 4, 5, 100 } do
+      assert.is_true(moth.allclose(f(moth.ones(size)), (session(moth.ones(size)))))
+    end
+    for text, with in pairs { ['"floor"'] = '"round"', ['0,"dim"'] = '1,"dim"', ['3,3,2'] = '3,"mul",3,2',
+      ['"sqrt"'] = '"sqrt","bits"', ['"sqrt","div"'] = '"sqrt"', ["%[%[%["] = "[[" } do
+      made = files.lower(moth.export(f, { moth.ones(4) }, { dynamic_shapes = { { [1] = n } } }), {})
+      made.text = text == "%[%[%[" and made.text:gsub('{"r":%[.-%]}', '{"e":[[2,0],3,1,3]}')
+        or made.text:gsub('({"r":.-)' .. text, "%1" .. with, 1)
+      files.write(made, file)
+      fails("edge", moth.edge.load, file)
+    end
+  end)
+
   it("runs text models, whose numbers are formulas of the length #M420", function()
     local net = moth.models.minigpt { vocab = 20, d_model = 16, n_layer = 1, n_head = 2 }
     agrees(net:eval(), { moth.randint(1, 21, { 2, 6 }) },

@@ -11,17 +11,25 @@
  *                ["while", value, n, m], the next n calls, then, while it is true, the m behind these and the n again
  *      "outputs": [["y", value], …]}
  *
- * A size is an integer or {"e": [[[coefficient, factor, …], …], add, div, of]}, where a factor is a dim or such a formula; a
- * number may have the bits of a double behind of, its scale. An argument is null, true,
- * false, an integer, {"e": …}, {"f": the bits of a double}, {"s": text}, {"d": dtype}, {"dev": "cpu"}, {"i": [sizes]}, {"v":
- * value}, {"vs": [values]}. Arguments are canonical (dispatch/canonical.c). A value is used behind the call that makes it, in the
- * same block of calls or in those in it: what a block gives, it copies to values from before. */
+ * "guards": [[expression, text], …] behind "dims" may be left out: those that are 0 at some sizes refuse them.
+ *
+ * An expression (core/expression.h) is a list of integers and of operations on what stands before them: [3, 0, "dim", "mul"]
+ * is 3 * dims[0], "bits" makes an integer the double of these bits. A size is an integer or {"x": expression}. An argument is
+ * null, true, false, an integer, {"x": …}, {"r": expression} that is a real number, {"f": the bits of a double}, {"s": text},
+ * {"d": dtype}, {"dev": "cpu"}, {"i": [sizes]}, {"v": value}, {"vs": [values]}. Arguments are canonical
+ * (dispatch/canonical.c). A value is used behind the call that makes it, in the same block of calls or in those in it: what a
+ * block gives, it copies to values from before.
+ *
+ * Files of the formats 1 and 2 have {"e": [[[coefficient, factor, …], …], add, div, of]} for expressions, where a factor is a
+ * dim or such a sum, of is one of none, reciprocal, sqrt, rsqrt; the bits of a double may follow, a scale. */
 #include <string.h>
 
 #include "core/dtype.h"
 #include "edge/model.h"
 #include "edge/ops.h"
 #include "io/json.h"
+
+enum { MOST_FACTORS = 8, MOST_NESTED = 3 }; /* of sums in sums */
 
 typedef struct Reader {
   MothModel *m;
@@ -32,6 +40,9 @@ typedef struct Reader {
   uint32_t *until; /* by value: the call at which the block of its maker ends */
   uint32_t at;     /* the call that is read */
   uint32_t ends[MOTH_EDGE_MOST_DEPTH], depth; /* of the blocks around it */
+  MothExprStep steps[MOTH_EXPR_MOST_STEPS];   /* the expression that is read, and its open values */
+  uint32_t nsteps;
+  int open;
 } Reader;
 
 static MothStatus bad(const char *what) {
@@ -74,6 +85,18 @@ static MothStatus key(Reader *r, const char *expected) {
   return strcmp(t.text, expected) == 0 ? MOTH_OK : bad(expected);
 }
 
+/* The name `expected`; what comes before it by the name `other`, which may be left out, is read by fn. */
+static MothStatus key_behind(Reader *r, const char *other, MothStatus (*fn)(Reader *),
+                             const char *expected) {
+  MothText t;
+  MOTH_TRY(member(r, expected));
+  MOTH_TRY(moth_json_key(&r->json, &t));
+  if (strcmp(t.text, other) != 0)
+    return strcmp(t.text, expected) == 0 ? MOTH_OK : bad(expected);
+  MOTH_TRY(fn(r));
+  return key(r, expected);
+}
+
 /* How many members the array has that comes next. */
 static MothStatus count(const Reader *r, uint32_t most, uint32_t *n) {
   MothJson ahead = r->json;
@@ -111,76 +134,151 @@ static void *take(Reader *r, size_t n, size_t size) {
 
 /* ---- sizes --------------------------------------------------------------------------------------------- */
 
-static MothStatus formula(Reader *r, int depth, const MothEdgeFormula **out);
+static MothStatus step(Reader *r, MothExprStep s) {
+  int arity = moth_expr_arity((MothExprOp)s.op);
+  r->open += 1 - arity;
+  bool ok = r->nsteps < MOTH_EXPR_MOST_STEPS && r->open >= 1 && r->open <= MOTH_EXPR_MOST_OPEN;
+  if (ok)
+    r->steps[r->nsteps++] = s;
+  return ok ? MOTH_OK : bad("an expression");
+}
 
-static MothStatus factor(Reader *r, int depth, MothEdgeFactor *f) {
+static MothStatus number(Reader *r, int64_t n) {
+  return step(r, (MothExprStep){.op = MOTH_EXPR_NUMBER, .number = (double)n});
+}
+
+static MothStatus op(Reader *r, MothExprOp o) {
+  return step(r, (MothExprStep){.op = (uint8_t)o});
+}
+
+static MothStatus dim(Reader *r, int64_t d) {
+  return d >= 0 && d < r->m->ndims ? step(r, (MothExprStep){.op = MOTH_EXPR_DIM, .dim = (int32_t)d})
+                                   : bad("an expression");
+}
+
+/* The list of an expression. */
+static MothStatus expression(Reader *r) {
+  int64_t n = 0;
+  bool more, is_last = false; /* n is the step before */
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (MothText name;;) {
+    MOTH_TRY(moth_json_next(&r->json, &more));
+    if (!more)
+      return MOTH_OK;
+    if (moth_json_peek(&r->json) != '"') {
+      MOTH_TRY(moth_json_integer(&r->json, &n));
+      MOTH_TRY(number(r, n));
+      is_last = true;
+      continue;
+    }
+    MOTH_TRY(moth_json_string(&r->json, &name));
+    MothExprOp o = moth_expr_op(name.text);
+    if (o != MOTH_NEXPR) {
+      MOTH_TRY(op(r, o));
+    } else if (is_last && !strcmp(name.text, "bits")) {
+      memcpy(&r->steps[r->nsteps - 1].number, &n, sizeof n);
+    } else if (is_last && !strcmp(name.text, "dim")) {
+      r->nsteps--, r->open--;
+      MOTH_TRY(dim(r, n));
+    } else {
+      return bad("an expression");
+    }
+    is_last = false;
+  }
+}
+
+static MothStatus sum(Reader *r, int depth, bool *whole);
+
+/* [coefficient, factor, …] */
+static MothStatus term(Reader *r, int depth) {
+  uint32_t n;
+  int64_t i;
   MothText name;
-  int64_t dim;
-  MOTH_TRY(member(r, "a formula"));
-  if (moth_json_peek(&r->json) == '{') {
-    f->dim = -1;
-    MOTH_TRY(moth_json_begin(&r->json, '{'));
-    MOTH_TRY(member(r, "a formula"));
-    MOTH_TRY(moth_json_key(&r->json, &name));
-    if (strcmp(name.text, "e") != 0 || depth == MOTH_EDGE_MOST_NESTED)
-      return bad("a formula");
-    MOTH_TRY(formula(r, depth + 1, &f->formula));
-    return f->formula->of == MOTH_OF_NONE && !f->formula->scaled ? MOTH_OK : bad("a formula");
-  }
-  MOTH_TRY(moth_json_integer(&r->json, &dim));
-  f->dim = (int)dim;
-  return dim >= 0 && dim < (int64_t)r->m->ndims ? MOTH_OK : bad("a formula");
-}
-
-static MothStatus term(Reader *r, int depth, MothEdgeTerm *t) {
-  uint32_t n;
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_FACTORS + 1, &n));
-  if (n < 2)
-    return bad("a formula");
-  t->nfactors = (int)n - 1;
-  if (!(t->factors = take(r, n - 1, sizeof *t->factors)))
-    return MOTH_ERR_MEMORY;
+  bool whole;
+  MOTH_TRY(count(r, MOST_FACTORS + 1, &n));
   MOTH_TRY(moth_json_begin(&r->json, '['));
-  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &t->coefficient));
-  for (int i = 0; i < t->nfactors; i++)
-    MOTH_TRY(factor(r, depth, &t->factors[i]));
-  return finish(r, "a formula");
+  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "an expression", &i));
+  MOTH_TRY(number(r, i));
+  while (n-- > 1) {
+    MOTH_TRY(member(r, "an expression"));
+    if (moth_json_peek(&r->json) != '{') {
+      MOTH_TRY(moth_json_integer(&r->json, &i));
+      MOTH_TRY(dim(r, i));
+    } else {
+      MOTH_TRY(moth_json_begin(&r->json, '{'));
+      MOTH_TRY(member(r, "an expression"));
+      MOTH_TRY(moth_json_key(&r->json, &name));
+      if (strcmp(name.text, "e") != 0 || depth == MOST_NESTED)
+        return bad("an expression");
+      MOTH_TRY(sum(r, depth + 1, &whole));
+      MOTH_TRY(whole ? finish(r, "an expression") : bad("an expression"));
+    }
+    MOTH_TRY(op(r, MOTH_EXPR_MUL));
+  }
+  return finish(r, "an expression");
 }
 
-/* Behind the name "e": the formula, and the end of its object. */
-static MothStatus formula(Reader *r, int depth, const MothEdgeFormula **out) {
-  uint32_t n;
-  int64_t of, bits;
+/* [[term, …], add, div, of, scale], of files of the formats 1 and 2. */
+static MothStatus sum(Reader *r, int depth, bool *whole) {
+  int64_t n, of;
   bool more;
-  MothEdgeFormula *f = take(r, 1, sizeof *f);
-  if (!f)
-    return MOTH_ERR_MEMORY;
   MOTH_TRY(moth_json_begin(&r->json, '['));
-  MOTH_TRY(member(r, "a formula"));
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_TERMS, &n));
-  f->terms = take(r, n, sizeof *f->terms);
-  f->nterms = (int)n;
-  if (!f->terms)
-    return MOTH_ERR_MEMORY;
+  MOTH_TRY(member(r, "an expression"));
   MOTH_TRY(moth_json_begin(&r->json, '['));
-  for (uint32_t i = 0; i < n; i++) {
-    MOTH_TRY(member(r, "a formula"));
-    MOTH_TRY(term(r, depth, &f->terms[i]));
+  MOTH_TRY(number(r, 0));
+  for (;;) {
+    MOTH_TRY(moth_json_next(&r->json, &more));
+    if (!more)
+      break;
+    MOTH_TRY(term(r, depth));
+    MOTH_TRY(op(r, MOTH_EXPR_ADD));
   }
-  MOTH_TRY(finish(r, "a formula"));
-  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "a formula", &f->add));
-  MOTH_TRY(integer(r, 1, INT64_MAX, "a formula", &f->div));
-  MOTH_TRY(integer(r, 0, MOTH_NOF - 1, "a formula", &of));
-  f->of = (MothEdgeOf)of;
+  MOTH_TRY(integer(r, INT64_MIN, INT64_MAX, "an expression", &n));
+  MOTH_TRY(number(r, n));
+  MOTH_TRY(op(r, MOTH_EXPR_ADD));
+  MOTH_TRY(integer(r, 1, INT64_MAX, "an expression", &n));
+  if (n > 1) {
+    MOTH_TRY(number(r, n));
+    MOTH_TRY(op(r, MOTH_EXPR_DIV));
+    MOTH_TRY(op(r, MOTH_EXPR_FLOOR));
+  }
+  MOTH_TRY(integer(r, 0, 3, "an expression", &of));
+  if (of >= 2)
+    MOTH_TRY(op(r, MOTH_EXPR_SQRT));
+  if (of % 2 == 1)
+    MOTH_TRY(op(r, MOTH_EXPR_RECIPROCAL));
+  *whole = of == 0;
   MOTH_TRY(moth_json_next(&r->json, &more));
-  if (more) {
-    MOTH_TRY(moth_json_integer(&r->json, &bits));
-    memcpy(&f->scale, &bits, sizeof bits);
-    f->scaled = true;
-    MOTH_TRY(finish(r, "a formula"));
-  }
-  *out = f;
-  return finish(r, "a formula");
+  if (!more)
+    return MOTH_OK;
+  MothExprStep scale = {.op = MOTH_EXPR_NUMBER};
+  *whole = false;
+  MOTH_TRY(moth_json_integer(&r->json, &n));
+  memcpy(&scale.number, &n, sizeof n);
+  MOTH_TRY(step(r, scale));
+  MOTH_TRY(op(r, MOTH_EXPR_MUL));
+  return finish(r, "an expression");
+}
+
+/* Behind the name, "x", "r" or "e", of an expression: what it is. */
+static MothStatus steps(Reader *r, const char *name, MothEdgeSize *s) {
+  bool whole = strcmp(name, "r") != 0;
+  r->nsteps = 0;
+  r->open = 0;
+  if (!strcmp(name, "e"))
+    MOTH_TRY(sum(r, 1, &whole));
+  else
+    MOTH_TRY(expression(r));
+  MothExprStep *list = r->open == 1 ? take(r, r->nsteps, sizeof *list) : NULL;
+  if (!list)
+    return r->open == 1 ? MOTH_ERR_MEMORY : bad("an expression");
+  memcpy(list, r->steps, sizeof *list * r->nsteps);
+  *s = (MothEdgeSize){.steps = list, .nsteps = r->nsteps, .real = !whole};
+  return MOTH_OK;
+}
+
+static bool is_expression(const char *name) {
+  return strlen(name) == 1 && strchr("xre", *name);
 }
 
 static MothStatus size(Reader *r, MothEdgeSize *s) {
@@ -190,11 +288,10 @@ static MothStatus size(Reader *r, MothEdgeSize *s) {
   MOTH_TRY(moth_json_begin(&r->json, '{'));
   MOTH_TRY(member(r, "a size"));
   MOTH_TRY(moth_json_key(&r->json, &name));
-  if (strcmp(name.text, "e") != 0)
+  if (!is_expression(name.text))
     return bad("a size");
-  MOTH_TRY(formula(r, 1, &s->formula));
-  bool whole = s->formula->of == MOTH_OF_NONE && !s->formula->scaled;
-  return whole ? MOTH_OK : bad("a size that is no whole number");
+  MOTH_TRY(steps(r, name.text, s));
+  return s->real ? bad("a size that is no whole number") : finish(r, "a size");
 }
 
 static MothStatus sizes(Reader *r, uint32_t most, uint32_t *n, MothEdgeSize **out) {
@@ -243,10 +340,31 @@ static void make_value(MothModel *m, uint32_t id, MothEdgeKind kind) {
 
 /* Which of the dims a size is; -1: none. */
 static int dim_of(const MothEdgeSize *s) {
-  const MothEdgeFormula *f = s->formula;
-  bool plain = f && f->nterms == 1 && f->terms[0].coefficient == 1 && f->terms[0].nfactors == 1 &&
-               f->add == 0 && f->div == 1;
-  return plain ? f->terms[0].factors[0].dim : -1;
+  const MothExprStep *a = s->steps; /* formats 1 and 2: 0 + 1 * dim + 0 */
+  if (a && s->nsteps == 7 && a[0].number == 0 && a[1].number == 1 && a[5].number == 0 &&
+      a[2].op == MOTH_EXPR_DIM && a[3].op == MOTH_EXPR_MUL)
+    a += 2;
+  else if (s->nsteps != 1)
+    return -1;
+  return a->op == MOTH_EXPR_DIM ? a->dim : -1;
+}
+
+static MothStatus read_guards(Reader *r) {
+  MothModel *m = r->m;
+  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->nguards));
+  if (!(m->guards = take(r, m->nguards, sizeof *m->guards)))
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  for (uint32_t i = 0; i < m->nguards; i++) {
+    MOTH_TRY(member(r, "a guard"));
+    MOTH_TRY(moth_json_begin(&r->json, '['));
+    MOTH_TRY(member(r, "a guard"));
+    MOTH_TRY(steps(r, "r", &m->guards[i].is));
+    MOTH_TRY(member(r, "a guard"));
+    MOTH_TRY(text(r, &m->guards[i].text));
+    MOTH_TRY(finish(r, "a guard"));
+  }
+  return finish(r, "the guards");
 }
 
 static MothStatus read_inputs(Reader *r, MothDType *dtypes) {
@@ -390,13 +508,14 @@ static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
   MOTH_TRY(moth_json_begin(&r->json, '{'));
   MOTH_TRY(member(r, "an argument"));
   MOTH_TRY(moth_json_key(&r->json, &name));
-  if (!strcmp(name.text, "e")) {
+  if (is_expression(name.text)) {
     a->kind = MOTH_ARG_SIZE;
     if (!(a->sizes = take(r, 1, sizeof *a->sizes)))
       return MOTH_ERR_MEMORY;
-    return formula(r, 1, &a->sizes->formula);
+    MOTH_TRY(steps(r, name.text, a->sizes));
+  } else {
+    MOTH_TRY(named_arg(r, name.text, known, a));
   }
-  MOTH_TRY(named_arg(r, name.text, known, a));
   return finish(r, "an argument");
 }
 
@@ -537,17 +656,9 @@ static MothStatus read_tensors(Reader *r, const MothSafetensorsEntry ***out) {
   return finish(r, "the tensors");
 }
 
-/* Which tensors calls write to: behind the name, if there is one, else "ops" comes. */
+/* Which tensors calls write to. */
 static MothStatus read_written(Reader *r) {
-  MothText name;
   uint32_t n;
-  MOTH_TRY(member(r, "ops"));
-  MOTH_TRY(moth_json_key(&r->json, &name));
-  r->written = take(r, r->m->nstate, sizeof *r->written);
-  if (!r->written)
-    return MOTH_ERR_MEMORY;
-  if (strcmp(name.text, "written") != 0)
-    return strcmp(name.text, "ops") == 0 ? MOTH_OK : bad("ops");
   MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &n));
   MOTH_TRY(moth_json_begin(&r->json, '['));
   for (uint32_t i = 0; i < n; i++) {
@@ -555,8 +666,7 @@ static MothStatus read_written(Reader *r) {
     MOTH_TRY(integer(r, 0, (int64_t)r->m->nstate - 1, "a tensor that is written to", &id));
     r->written[id] = true;
   }
-  MOTH_TRY(finish(r, "the tensors that are written to"));
-  return key(r, "ops");
+  return finish(r, "the tensors that are written to");
 }
 
 /* A copy of a tensor that calls write to. */
@@ -664,7 +774,7 @@ MothStatus moth_edge_read(MothModel *m, const char *program) {
   MOTH_TRY(moth_json_begin(&r.json, '{'));
   MOTH_TRY(key(&r, "dims"));
   MOTH_TRY(read_dims(&r));
-  MOTH_TRY(key(&r, "inputs"));
+  MOTH_TRY(key_behind(&r, "guards", read_guards, "inputs"));
   MOTH_TRY(count(&r, MOTH_EDGE_MOST_CALLS, &m->ninputs));
   m->inputs = moth_edge_take(m, m->ninputs, sizeof *m->inputs);
   MothDType *dtypes = moth_edge_take(m, m->ninputs, sizeof *dtypes);
@@ -673,7 +783,10 @@ MothStatus moth_edge_read(MothModel *m, const char *program) {
   MOTH_TRY(read_inputs(&r, dtypes));
   MOTH_TRY(key(&r, "tensors"));
   MOTH_TRY(read_tensors(&r, &tensors));
-  MOTH_TRY(read_written(&r));
+  r.written = moth_edge_take(m, m->nstate, sizeof *r.written);
+  if (!r.written)
+    return MOTH_ERR_MEMORY;
+  MOTH_TRY(key_behind(&r, "written", read_written, "ops"));
   MOTH_TRY(read_ops(&r));
   MOTH_TRY(key(&r, "calls"));
   MOTH_TRY(read_calls(&r, dtypes, tensors));

@@ -1,8 +1,9 @@
-/* A model in memory: values, calls of kernels in their order, and the formulas of sizes in their arguments. file.c reads it,
+/* A model in memory: values, calls of kernels in their order, and the expressions of sizes in their arguments. file.c reads it,
  * plan.c sets sizes and places for given dims, run.c runs it. */
 #ifndef MOTH_EDGE_MODEL_H
 #define MOTH_EDGE_MODEL_H
 #include "core/arena.h"
+#include "core/expression.h"
 #include "core/kept.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
@@ -13,51 +14,23 @@
 enum {
   MOTH_EDGE_MOST_CALLS = 16384,
   MOTH_EDGE_MOST_DIMS = 64,
-  MOTH_EDGE_MOST_TERMS = 64,
-  MOTH_EDGE_MOST_FACTORS = 8,
-  MOTH_EDGE_MOST_NESTED = 3, /* formulas in formulas */
   MOTH_EDGE_MOST_DEPTH = 32, /* of blocks in blocks */
   MOTH_EDGE_ALIGN = MOTH_ARENA_ALIGN
 };
 
-typedef enum MothEdgeOf {
-  MOTH_OF_NONE,
-  MOTH_OF_RECIPROCAL,
-  MOTH_OF_SQRT,
-  MOTH_OF_RSQRT,
-  MOTH_NOF
-} MothEdgeOf;
-
-typedef struct MothEdgeFormula MothEdgeFormula;
-
-/* dims[dim], or where dim < 0 the value of a formula. */
-typedef struct MothEdgeFactor {
-  int dim;
-  const MothEdgeFormula *formula;
-} MothEdgeFactor;
-
-/* coefficient * factors[0] * factors[1] * … */
-typedef struct MothEdgeTerm {
-  int64_t coefficient;
-  MothEdgeFactor *factors;
-  int nfactors;
-} MothEdgeTerm;
-
-/* scale * of(floor((the sum of terms + add) / div)), as lua/moth/compile/sizes.lua. */
-struct MothEdgeFormula {
-  MothEdgeTerm *terms;
-  int nterms;
-  int64_t add, div;
-  MothEdgeOf of;
-  bool scaled;
-  double scale;
-};
-
-/* A number, or a formula. */
+/* A number, or an expression of the dims. */
 typedef struct MothEdgeSize {
   int64_t value;
-  const MothEdgeFormula *formula; /* NULL: value */
+  const MothExprStep *steps; /* NULL: value */
+  uint32_t nsteps;
+  bool real; /* an argument that is no whole number at some sizes */
 } MothEdgeSize;
+
+/* What held where the program was recorded; its text is for errors. */
+typedef struct MothEdgeGuard {
+  MothEdgeSize is;
+  const char *text;
+} MothEdgeGuard;
 
 typedef enum MothEdgeKind {
   MOTH_EDGE_INPUT,
@@ -138,10 +111,11 @@ struct MothModel {
   MothSafetensors *file;
   const MothFused *fused; /* NULL: it has none */
   MothDim *dims;
+  MothEdgeGuard *guards;
   MothEdgeIo *inputs, *outputs;
   MothEdgeValue *values;
   MothEdgeCall *calls;
-  uint32_t ndims, ninputs, noutputs, nstate, nvalues, ncalls;
+  uint32_t ndims, nguards, ninputs, noutputs, nstate, nvalues, ncalls;
   int64_t now[MOTH_EDGE_MOST_DIMS];
   bool planned, measured;  /* for `now` */
   size_t arena, scratch;   /* bytes: of buffers; of what kernels allocate */

@@ -8,29 +8,7 @@
 #include "edge/model.h"
 #include "edge/ops.h"
 
-/* --- formulas ------------------------------------------------------------------------------------------ */
-
-static bool sum_of(const MothModel *m, const MothEdgeFormula *f, int64_t *out) {
-  int64_t sum = f->add;
-  for (int i = 0; i < f->nterms; i++) {
-    const MothEdgeTerm *t = &f->terms[i];
-    int64_t product = t->coefficient, factor;
-    for (int k = 0; k < t->nfactors; k++) {
-      const MothEdgeFactor *of = &t->factors[k];
-      if (of->dim >= 0)
-        factor = m->now[of->dim];
-      else if (!sum_of(m, of->formula, &factor))
-        return false;
-      if (__builtin_mul_overflow(product, factor, &product))
-        return false;
-    }
-    if (__builtin_add_overflow(sum, product, &sum))
-      return false;
-  }
-  int64_t q = sum / f->div;
-  *out = q - (sum % f->div < 0);
-  return true;
-}
+/* --- sizes ---------------------------------------------------------------------------------------------- */
 
 static MothStatus too_large(void) {
   return moth_fail(MOTH_ERR_VALUE, "[edge] a size is too large to be counted");
@@ -38,23 +16,25 @@ static MothStatus too_large(void) {
 
 static MothStatus whole_of(const MothModel *m, const MothEdgeSize *s, int64_t *out) {
   *out = s->value;
-  return !s->formula || sum_of(m, s->formula, out) ? MOTH_OK : too_large();
+  if (!s->steps)
+    return MOTH_OK;
+  double x = moth_expr_value(s->steps, s->nsteps, m->now);
+  if (x != floor(x))
+    return moth_fail(MOTH_ERR_VALUE, "[edge] a size is %g, no whole number", x);
+  if (!(fabs(x) <= 0x1p53))
+    return too_large();
+  *out = (int64_t)x;
+  return MOTH_OK;
 }
 
 static MothStatus number_of(const MothModel *m, const MothEdgeSize *s, MothValue *out) {
-  int64_t sum;
-  MOTH_TRY(whole_of(m, s, &sum));
-  const MothEdgeFormula *f = s->formula;
-  double x = (double)sum;
-  if (f && f->of == MOTH_OF_RECIPROCAL)
-    x = 1 / x;
-  else if (f && f->of == MOTH_OF_SQRT)
-    x = sqrt(x);
-  else if (f && f->of == MOTH_OF_RSQRT)
-    x = 1 / sqrt(x);
-  if (f && f->scaled)
-    x *= f->scale;
-  *out = f && (f->of != MOTH_OF_NONE || f->scaled) ? moth_v_float(x) : moth_v_int(sum);
+  if (s->real) {
+    *out = moth_v_float(moth_expr_value(s->steps, s->nsteps, m->now));
+    return MOTH_OK;
+  }
+  int64_t n;
+  MOTH_TRY(whole_of(m, s, &n));
+  *out = moth_v_int(n);
   return MOTH_OK;
 }
 
@@ -393,6 +373,11 @@ MothStatus moth_edge_plan(MothModel *m, const int64_t *dims) {
   for (uint32_t i = 0; i < m->ndims; i++)
     now[i] = dims ? dims[i] : m->dims[i].example;
   MOTH_TRY(check_dims(m, now));
+  for (uint32_t i = 0; i < m->nguards; i++)
+    if (moth_expr_value(m->guards[i].is.steps, m->guards[i].is.nsteps, now) == 0)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "[edge] the program was recorded where %s: it is for other sizes",
+                       m->guards[i].text);
   m->planned = m->measured = false;
   memcpy(m->now, now, sizeof *now * m->ndims);
   MOTH_TRY(set_inputs(m));

@@ -22,7 +22,7 @@ endif
 # 0: weights are packed at each call, and not once into memory of their own.
 EDGE_PACK ?= 1
 EDGE_C    = $(wildcard src/edge/host/*.c) $(filter-out src/edge/whole.c src/edge/edge_run.c,$(wildcard src/edge/*.c)) \
-  $(addprefix src/core/,arena.c dtype.c error.c tensor.c random.c environment.c thread.c kept.c) \
+  $(addprefix src/core/,arena.c dtype.c error.c expression.c tensor.c random.c environment.c thread.c kept.c) \
   $(addprefix src/dispatch/,canonical.c result.c call.c eval.c pattern.c) $(wildcard src/dispatch/shape_*.c) \
   $(addprefix src/io/,json.c safetensors.c elements.c) \
   $(EDGE_KERNELS) $(GEN)/shapes.c

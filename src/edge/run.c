@@ -62,10 +62,10 @@ static MothStatus load(MothModel *m) {
                      format && !strncmp(format, "moth.export ", 12)
                          ? ", but of moth.export.save: load it with moth and export it for edge"
                          : "");
-  if (strcmp(format, "moth.edge 1") != 0 && strcmp(format, "moth.edge 2") != 0)
+  if (strlen(format) != 11 || format[10] < '1' || format[10] > '3')
     return moth_fail(MOTH_ERR_VALUE,
                      "[edge] the file's format is '%.40s', this library reads "
-                     "'moth.edge 1' and 'moth.edge 2'",
+                     "'moth.edge 1' to 'moth.edge 3'",
                      format);
   MOTH_TRY(moth_edge_read(m, program));
   return moth_edge_plan(m, NULL);

@@ -90,9 +90,9 @@ end
 -- ---- formulas ------------------------------------------------------------------------------------
 
 local maps = {
-  reciprocal = { function(v) return 1 / v end, function(v) return 1 / v end },
-  sqrt = { math.sqrt, function(v) return v * v end },
-  rsqrt = { function(v) return 1 / math.sqrt(v) end, function(v) return 1 / (v * v) end },
+  reciprocal = { function(v) return 1 / v end, function(v) return 1 / v end, "reciprocal" },
+  sqrt = { math.sqrt, function(v) return v * v end, "sqrt" },
+  rsqrt = { function(v) return 1 / math.sqrt(v) end, function(v) return 1 / (v * v) end, "sqrt", "reciprocal" },
 }
 
 --- What calls in formulas compute.
@@ -104,6 +104,35 @@ M.operations = {
 }
 local one_operand = { floor = true, ceil = true, abs = true, sqrt = true, log = true, exp = true }
 local signs = { add = "+", sub = "-", mul = "*", div = "/", mod = "%", pow = "^" }
+
+--- A formula as a list: numbers, { dim = name }, and operations behind their operands.
+function M.postfix(f, out)
+  out = out or {}
+  local function put(...)
+    for i = 1, select("#", ...) do out[#out + 1] = (select(i, ...)) end
+  end
+  if type(f) ~= "table" then
+    put(type(f) == "string" and { dim = f } or f)
+  elseif f.op then
+    M.postfix(f.a, out)
+    if f.b then M.postfix(f.b, out) end
+    put(f.op)
+  else
+    put(f.add or 0)
+    for _, term in ipairs(f.terms) do
+      put(term[1])
+      for k = 2, #term do
+        M.postfix(term[k], out)
+        put "mul"
+      end
+      put "add"
+    end
+    if f.div then put(f.div, "div", "floor") end
+    if f.of then put(unpack(maps[f.of], 3)) end
+    if f.scale then put(f.scale, "mul") end
+  end
+  return out
+end
 
 --- The value of a formula, where dims are { name = size }.
 function M.evaluate(f, dims)
@@ -465,7 +494,7 @@ function M.is_formula(f, dims, depth, calls)
   return true
 end
 
---- What makes numbers of whole ones, by name: { the function, its inverse }.
+--- What makes numbers of whole ones, by name: { the function, its inverse, its operations }.
 M.maps = maps
 
 return M

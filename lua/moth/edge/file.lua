@@ -17,8 +17,6 @@ local tree = require "moth.lang.tree"
 local M = {}
 local C = B.compile
 
-local OF = { reciprocal = 1, sqrt = 2, rsqrt = 3 }
-
 -- ---- what the program comes down to ---------------------------------------------------------------------
 
 local lowered
@@ -132,7 +130,8 @@ local function merge_arg(args, about, call)
   if kind == "int" or kind == "float" then
     local list = {}
     for i, a in ipairs(args) do
-      if a[1] ~= kind then refuse(call, "an argument depends on a size") end
+      if a[1] ~= "int" and a[1] ~= "float" then refuse(call, "an argument depends on a size") end
+      if a[1] == "float" then kind = "float" end
       list[i] = a[2]
     end
     return { kind, merge_number(list, about, call) }
@@ -386,43 +385,23 @@ local bits = ffi.typeof("union { double d; int64_t i; }")
 
 local function double_text(d) return (tostring(bits({ d = d }).i):gsub("LL$", "")) end
 
--- An expression as one of the forms that edge files have, to a unit in the last place; else as it is.
-local function in_terms(f)
-  local function with(g, of, scale)
-    if type(g) ~= "table" or g.op or g.of or g.scale then return f end
-    return { terms = g.terms, add = g.add, div = g.div, of = of, scale = scale ~= 1 and scale or nil }
+-- A formula as a list of numbers and operations; index: dims, by name.
+local function expression_text(f, index)
+  local list = {}
+  for i, step in ipairs(sizes.postfix(f)) do
+    if type(step) == "table" then
+      list[i] = ('%d,"dim"'):format(index[step.dim])
+    elseif type(step) == "string" then
+      list[i] = ('"%s"'):format(step)
+    else
+      list[i] = step % 1 == 0 and math.abs(step) < 2 ^ 53 and ("%d"):format(step) or double_text(step) .. ',"bits"'
+    end
   end
-  local a, b = f.a, f.b
-  if f.op == "sqrt" or f.op == "pow" and b == 0.5 then return with(a, "sqrt") end
-  if f.op == "pow" and (b == -0.5 or b == -1) then return with(a, b == -1 and "reciprocal" or "rsqrt") end
-  if f.op == "mul" and type(a) == "number" then return with(b, nil, a) end
-  if f.op == "mul" and type(b) == "number" then return with(a, nil, b) end
-  if f.op == "div" and type(b) == "number" then return with(a, nil, 1 / b) end
-  if f.op == "div" and type(a) == "number" then
-    local root = b.op == "sqrt" or b.op == "pow" and b.b == 0.5
-    return with(root and b.a or b, root and "rsqrt" or "reciprocal", a)
-  end
-  return f
-end
-
-local function formula_text(f, index)
-  if f.op then f = in_terms(f) end
-  if f.op then
-    check.fail("[edge.export] a number of the program is %s, for which edge files have no form\nHINT: give these "
-      .. "dimensions ranges in which it is a sum or a quotient, or a fixed size", sizes.text(f))
-  end
-  local terms, scale = {}, f.scale and "," .. double_text(f.scale) or ""
-  for i, term in ipairs(f.terms) do
-    local parts = { ("%d"):format(term[1]) }
-    for k = 2, #term do parts[k] = type(term[k]) == "table" and formula_text(term[k], index) or index[term[k]] end
-    terms[i] = "[" .. table.concat(parts, ",") .. "]"
-  end
-  return ('{"e":[[%s],%d,%d,%d%s]}'):format(table.concat(terms, ","), f.add or 0, f.div or 1, OF[f.of] or 0, scale)
+  return "[" .. table.concat(list, ",") .. "]"
 end
 
 local function size_text(n, index)
-  if type(n) == "table" then return formula_text(n, index) end
-  if type(n) == "string" and index[n] then return ('{"e":[[[1,%d]],0,1,0]}'):format(index[n]) end
+  if type(n) == "table" or index[n] then return ('{"x":%s}'):format(expression_text(n, index)) end
   return type(n) == "string" and n or ("%d"):format(n)
 end
 
@@ -438,7 +417,7 @@ local function arg_text(a, index, quote)
   local function size(n) return size_text(n, index) end
   if kind == "int" then return size(v) end
   if kind == "float" then
-    return type(v) == "table" and formula_text(v, index) or ('{"f":%s}'):format(double_text(v))
+    return type(v) == "table" and ('{"r":%s}'):format(expression_text(v, index)) or ('{"f":%s}'):format(double_text(v))
   end
   if kind == "bool" then return tostring(v) end
   if kind == "ints" then return ('{"i":%s}'):format(list_text(v, size)) end
@@ -475,11 +454,17 @@ local function program_text(self, ep, state, outputs, quote)
     for k = 1, call.args.n or #call.args do parts[k + 1] = arg_text(call.args[k], index, quote) end
     calls[i] = "[" .. table.concat(parts, ",") .. "]"
   end
-  local written = {}
+  local guards, written = {}, {}
+  for i, g in ipairs(ep.program.guards or {}) do
+    local condition = { op = g.op, a = g.a, b = g.b }
+    if not g.holds then condition = { op = "not", a = condition } end
+    guards[i] = ("[%s,%s]"):format(expression_text(condition, index), quote(sizes.guard_text(g)))
+  end
   for id in each(self.file.written) do written[#written + 1] = id - #ep.program.inputs end
   table.sort(written)
-  return ('{"dims":[%s],"inputs":[%s],"tensors":%s,%s"ops":[%s],"calls":[%s],"outputs":%s}'):format(
-    table.concat(dims, ","), table.concat(inputs, ","), list_text(state, function(s) return quote(s.name) end),
+  return ('{"dims":[%s],%s"inputs":[%s],"tensors":%s,%s"ops":[%s],"calls":[%s],"outputs":%s}'):format(
+    table.concat(dims, ","), #guards > 0 and ('"guards":[%s],'):format(table.concat(guards, ",")) or "",
+    table.concat(inputs, ","), list_text(state, function(s) return quote(s.name) end),
     #written > 0 and ('"written":[%s],'):format(table.concat(written, ",")) or "", table.concat(ops, ","),
     table.concat(calls, ","), list_text(outputs, function(o)
       return ("[%s,%d]"):format(quote(o.name), o.id)
@@ -583,7 +568,6 @@ end
 -- dtypes for `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
   check_program(ep)
-  require("moth.export.follow").refuse_guards("edge.export", ep.program)
   ep = M.without_writes(ep)
   local program, held = require("moth.export.frozen").freeze(ep)
   if program then
@@ -618,10 +602,10 @@ function M.of_calls(ep, low, calls, o)
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[edge.export] files need lua-cjson (Debian: lua-cjson)") end
   local ops, dtypes = {}, {}
-  local new = next(file.written) ~= nil
+  local format = next(ep.program.dims) and 3 or next(file.written) and 2 or 1
   for _, call in ipairs(file.calls) do
     if call.op then ops[call.op] = true end
-    new = new or call.control ~= nil
+    if call.control then format = math.max(format, 2) end
   end
   local function note(part)
     for _, v in ipairs(part.values) do dtypes[v.dtype] = true end
@@ -632,7 +616,7 @@ function M.of_calls(ep, low, calls, o)
   note(low)
   local needs = table.concat(tree.keys(ops), " ") .. ";" .. table.concat(tree.keys(dtypes), " ")
   return { needs = needs, text = program_text(self, ep, state, outputs, cjson.new().encode), state = state,
-    calls = file.calls, low = low, outputs = outputs, format = new and "moth.edge 2" or "moth.edge 1" }
+    calls = file.calls, low = low, outputs = outputs, format = "moth.edge " .. format }
 end
 
 function M.save(ep, path, o) M.write(M.lower(ep, o), path) end
