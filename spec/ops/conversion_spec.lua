@@ -41,6 +41,33 @@ local function texts(t)
 end
 
 describe("conversion #quick", function()
+  it("between float16 and float32 has the same bits for vectors, single elements and all levels", function()
+    local words = 2 ^ 16 + 5 -- no whole vectors
+    local every = ops.empty({ words }, { dtype = "float16" })
+    local u = ffi.cast("uint16_t *", B.pointer(every))
+    for i = 0, words - 1 do u[i] = i % 2 ^ 16 end
+    local wide = ops.empty({ 3 * words }, { dtype = "float32" })
+    local v = ffi.cast("uint32_t *", B.pointer(wide))
+    for i = 0, 3 * words - 1 do v[i] = i * 21911 % 2 ^ 32 end -- every exponent; most are no halves, some ties
+    for i = 0, 2047 do v[i] = (i % 2 == 0 and 0x38000000 or 0x3f800000) + i * 0x1000 end
+    local best = B.cpu_level()
+    for _, from in ipairs { every, wide } do
+      local to = { dtype = from == every and "float32" or "float16", device = S.device }
+      local want
+      for _, level in ipairs(S.device == "cpu" and { "generic", "avx2", best } or { best }) do
+        if pcall(B.cpu_level, level) then
+          local x = ops.to(from, { device = S.device })
+          local apart = ops.slice(ops.stack({ x, x }, 2):reshape(-1), 1, 0, 2 * B.numel(x), 2)
+          for _, t in ipairs { x, apart } do
+            local bytes = S.bytes(ops.to(ops.to(t, to), { device = "cpu" }))
+            want = want or bytes
+            assert.is_true(want == bytes, level)
+          end
+          B.cpu_level(best)
+        end
+      end
+    end
+  end)
   for _, from in ipairs({ "float64", "float32", "float16", "bfloat16" }) do
     it("of " .. from .. " to integers cuts, saturates, and makes 0 of NaN, wherever it runs", function()
       local values = {}

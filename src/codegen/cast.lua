@@ -66,7 +66,7 @@ static void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {
         ASK_AHEAD_OUT(o, from, %d);
         ASK_AHEAD(a, from, %d);
       }
-      MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = %s;
+      MOTH_VECTOR for (int64_t i = from%s; i < end; i++) o[i] = %s;
     }
   } else {
     for (int64_t i = 0; i < n; i++)
@@ -87,6 +87,13 @@ static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k)
 }
 ]]
 
+-- How many elements at the head of a stretch the processor's own instructions convert (kernels/cpu/f16.h).
+local function by_instruction(to, from)
+  local name = to.form == 1 and from.name == "float32" and "f16_narrow"
+    or to.name == "float32" and from.form == 1 and "f16_widen"
+  return name and (" + %s(o + from, a + from, end - from)"):format(name) or ""
+end
+
 --- The loops of type MothLoop into a dtype from each, and their names in the order of the dtypes. The text needs
 -- kernels/cpu/loop.h and the formulas under their own names, of the dtype's kind. has(name): whether there is a loop
 -- from that dtype, else "0" stands for its name; nil: from all.
@@ -101,7 +108,8 @@ function M.c(to, has)
     elseif from == to then
       t[i] = c_same:format(o, o, o, o, o)
     else
-      t[i] = c_loop:format(names[i], o, a, o, o, a, a, stretch, stretch, stretch, (M.value(to, from, "a[i]")), o,
+      t[i] = c_loop:format(names[i], o, a, o, o, a, a, stretch, stretch, stretch, by_instruction(to, from),
+        (M.value(to, from, "a[i]")), o,
         (M.value(to, from, ("*(const %s *)(p[1] + i * s[1])"):format(a))))
     end
   end

@@ -1,5 +1,6 @@
 /* Fills. The loops that copy and convert are printed by src/codegen/cast.lua, beside these. */
 #include "kernels/common/sequence.h"
+#include "kernels/cpu/f16.h"
 #include "kernels/cpu/typed/prelude.h"
 
 MOTH_TYPED void fill(const struct MothSequence *q) {

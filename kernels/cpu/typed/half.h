@@ -1,11 +1,7 @@
 /* Pointwise ops on 16-bit floats: blocks are widened to float32, computed by the float32 loop of the op and
  * rounded once. No op has 16-bit code of its own: only the conversions are compiled, and a block stays in the
  * first-level cache. */
-#if MOTH_STORED == 1 && defined(__F16C__)
-#include <immintrin.h>
-#elif MOTH_STORED == 1 && defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "kernels/cpu/f16.h"
 #include "kernels/cpu/typed/prelude.h"
 enum { HALF_BLOCK = 512, HALF_OPERANDS = 6 }; /* operands: MOTH_ITER_OPERANDS */
 
@@ -13,15 +9,8 @@ static void widen(float *o, const char *p, int64_t stride, int64_t n) {
   int64_t i = 0;
   if (stride == sizeof(stored)) {
     const stored *a = (const stored *)p;
-#if MOTH_STORED == 1 && defined(__AVX512F__)
-    for (; i + 16 <= n; i += 16)
-      _mm512_storeu_ps(o + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(a + i))));
-#elif MOTH_STORED == 1 && defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(o + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a + i))));
-#elif MOTH_STORED == 1 && defined(__aarch64__)
-    for (; i + 4 <= n; i += 4)
-      vst1q_f32(o + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(a + i)))));
+#if MOTH_STORED == 1
+    i = f16_widen(o, a, n);
 #endif
     MOTH_VECTOR for (; i < n; i++) o[i] = LOAD(a[i]);
   } else {
@@ -34,17 +23,8 @@ static void narrow(char *p, int64_t stride, const float *a, int64_t n) {
   int64_t i = 0;
   if (stride == sizeof(stored)) {
     stored *o = (stored *)p;
-#if MOTH_STORED == 1 && defined(__AVX512F__)
-    for (; i + 16 <= n; i += 16)
-      _mm256_storeu_si256((__m256i *)(o + i),
-                          _mm512_cvtps_ph(_mm512_loadu_ps(a + i), _MM_FROUND_TO_NEAREST_INT));
-#elif MOTH_STORED == 1 && defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-      _mm_storeu_si128((__m128i *)(o + i),
-                       _mm256_cvtps_ph(_mm256_loadu_ps(a + i), _MM_FROUND_TO_NEAREST_INT));
-#elif MOTH_STORED == 1 && defined(__aarch64__)
-    for (; i + 4 <= n; i += 4)
-      vst1_u16((uint16_t *)(o + i), vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(a + i))));
+#if MOTH_STORED == 1
+    i = f16_narrow(o, a, n);
 #endif
     MOTH_VECTOR for (; i < n; i++) o[i] = STORE(a[i]);
   } else {
