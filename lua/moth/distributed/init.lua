@@ -40,6 +40,7 @@ files.fully_shard, files.fsdp = { "fully_shard", "fully_shard" }, "fsdp"
 files.register_fsdp_forward_method = { "fully_shard", "register_fsdp_forward_method" }
 files.ZeroRedundancyOptimizer, files.MoE = "zero_optimizer", "moe"
 files.context, files.context_parallel = "context", { "context", "context_parallel" }
+files.on_preempt = "preempt"
 files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }
 
 return require("moth.lang.lazy")({}, "moth.distributed.", files)

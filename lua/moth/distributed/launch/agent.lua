@@ -1,7 +1,7 @@
 --- The launcher of one machine: starts its workers in rounds, names who failed, starts again. It holds the store (or
 -- the launcher of machine 0 does), so no rank's death takes it away. Keys of a run, below run/<round>/: fault (what the
--- workers are told: it breaks their groups), end (why the round is over), done (machines whose workers ended well), and
--- those of elastic.lua.
+-- workers are told: it breaks their groups), end (why the round is over), done (machines whose workers ended well),
+-- preempt (of on_preempt: the workers save when they are told to end), and those of elastic.lua.
 local B = require "moth_lua"
 local class = require "moth.class"
 local Elastic = require "moth.distributed.launch.elastic"
@@ -157,11 +157,16 @@ local function watch(self, round)
     local pause = self.elastic.on and math.min(self.elastic:waiting() and 0.02 or 0.2, interval) or interval
     local ended, signals = w:wait(pause)
     for _, name in ipairs(signals) do
-      if NUMBERS[name] then
+      -- Workers of dist.on_preempt save, and end themselves; a second signal does not wait for them.
+      if name == "TERM" and not self.preempted and r:peek(run .. "preempt") then
+        self.preempted = true
+        w:signal(name)
+      elseif NUMBERS[name] then
         finish(self, round, "left", ("the launcher was stopped by SIG%s"):format(name))
         return "signal", name
+      else
+        w:signal(name)
       end
-      w:signal(name)
     end
     local failed = {}
     for _, e in ipairs(ended) do
