@@ -276,7 +276,6 @@ describe("PyTorch's files #M197", function()
       ["\27LJ\2"] = "none of the formats", [""] = "an empty file", ["PAR1\21\4"] = "Parquet.*CSV",
       ["\137HDF\r\n\26\n"] = "HDF5.*numpy.savez", ["\255\216\255\224"] = "JPEG image.*moth.data.read_image",
       ["\137PNG\r\n\26\n"] = "PNG image.*moth.data.read_image", ["GIF89a"] = "GIF image.*convert it",
-      ["4\n1\n3\nV 1\n"] = "Torch7 file.*torchfile", ["\3\0\0\0\1\0\0\0\1\0\0\0"] = "Torch7 file",
       ['{"a":1}\n{"a":2}\n'] = "JSON, a value in each line.*moth.data.JSONL", ['[1, 2]'] = "this is JSON;",
       ["\0\0\8\1\0\0\0\2"] = "IDX file.*moth.datasets.IDX", ["hello\n"] = "this is text;.*moth.data.TextLines",
       ["version https://git-lfs.github.com/spec/v1\noid sha256:1\n"] = "pointer of Git LFS.*git lfs pull",

@@ -342,8 +342,8 @@ local function load_safetensors(path, place, is_copied)
 end
 
 --- Loads a file of moth.save, a safetensors file of another program (a table of tensors by name), NumPy's .npy (a
--- tensor) and .npz (a table of tensors), PyTorch's .pt (tensors and plain values only): recognised by content, not by
--- name. No code in a file is ever run; files that need it are refused, with the reason.
+-- tensor) and .npz (a table of tensors), PyTorch's .pt (tensors and plain values only), Torch7's .t7 (moth.torch7):
+-- recognised by content, not by name. No code in a file is ever run; files that need it are refused, with the reason.
 -- @tparam string path
 -- @param[opt] map_location the device for the tensors (the CPU) @tparam[opt] number max_expanded the most bytes that
 -- all compressed members of an archive may expand to (2^30) @tparam[opt] boolean mmap false: tensors are copied;
@@ -357,6 +357,7 @@ function M.load(path, map_location, max_expanded, mmap)
   end
   local kind, why = require("moth.io.kinds").of(path)
   if not kind then check.fail("[load] %s: %s", path, why) end
+  if kind == "t7" then return (require("moth.torch7").load(path, { map_location = map_location })) end
   if kind == "safetensors" then return load_safetensors(path, place, mmap == false) end
   return (require("moth.io.interop").load(kind, path, place, max_expanded, mmap == false))
 end

@@ -20,7 +20,6 @@ local magics = {
   { "RIFF....WAVE", "sound (WAV)", "moth reads no sound; in Python, save its samples with numpy.save" },
   { "fLaC", "sound (FLAC)", "moth reads no sound; in Python, save its samples with numpy.save" },
   { "%z%z[\8\9\11-\14][\1-\8]", "an IDX file, as MNIST's", "moth.datasets.IDX(images, labels) reads a pair of them" },
-  { "4\n1\n%d+\nV %d", "a Torch7 file", false }, { "[\3\4]%z%z%z\1%z%z%z", "a Torch7 file", false },
   { "SQLite format 3", "a database of SQLite", "export its tables as CSV, which moth.data.CSV reads" },
   { "....TFL3", "a model of TensorFlow Lite", "export it to ONNX, which moth.onnx.load reads" },
   { "%%PDF", "a PDF file", "take its text out by another program" },
@@ -30,7 +29,8 @@ local magics = {
   -- a protocol buffer that begins with a version, as ONNX's models do, and a text, a message or a number behind it
   { "\8[\1-\63][\18\26\34\40\58\66]", "what looks like an ONNX model", "moth.onnx.load reads it as a program" },
 }
-local torch7 = "moth has no reader of it; in Python, torchfile.load reads it, and numpy.savez saves its arrays"
+-- How Torch7's files of a table or an object begin, binary and ascii.
+local torch7 = { "^[\3\4]%z%z%z\1%z%z%z", "^[34]\n1\n%d+\n" }
 
 -- Text, by the end of its name.
 local texts = {
@@ -73,25 +73,28 @@ local function foreign(path, head)
     return "compressed by gzip", inside and inside[2] .. ", compressed too" or "gunzip it"
   end
   for _, known in ipairs(magics) do
-    if head:find("^" .. known[1]) then return known[2], known[3] or torch7 end
+    if head:find("^" .. known[1]) then return known[2], known[3] end
   end
-  if path:find "%.t7$" or path:find "%.th7?$" then return "a Torch7 file", torch7 end
   if is_text(head) then return unpack(text_of(path, head)) end
 end
 
---- "zip" (NumPy's .npz, PyTorch's .pt), "npy" or "safetensors", by a file's content; or nil and what the file is.
+--- "zip" (NumPy's .npz, PyTorch's .pt), "npy", "safetensors" or "t7" (Torch7's), by a file's content, for Torch7's also
+-- by its name; or nil and what the file is.
 function M.of(path)
   local kind, why = B.file_kind(path)
   if kind or why then return kind, why end
   local f = io.open(path, "rb")
   local head = f and f:read(512) or ""
   if f then f:close() end
+  for _, pattern in ipairs(torch7) do if head:find(pattern) then return "t7" end end
+  if head ~= "" and path:find "%.t7$" then return "t7" end
   local what, hint = foreign(path, head)
   if not what then
     return nil, "this is none of the formats that moth reads: safetensors, .npy, .npz, PyTorch's .pt (damaged or "
       .. "truncated?)"
   end
-  return nil, ("this is %s; moth.load reads safetensors, .npy, .npz and PyTorch's .pt\nHINT: %s"):format(what, hint)
+  return nil, ("this is %s; moth.load reads safetensors, .npy, .npz, PyTorch's .pt and Torch7's .t7\nHINT: %s"):format(
+    what, hint)
 end
 
 -- Who writes files of these endings; moth.save does not.

@@ -25,3 +25,6 @@ table.insert(package.loaders, 2, function(name)
   local chunk = path and loadfile(path)
   return chunk and load(chunk) or nil
 end)
+
+-- The last: words for the error of `require "torch"`, where nobody has such a file.
+table.insert(package.loaders, function(name) return require("moth.lang.torch7").packages[name] end)

@@ -94,6 +94,15 @@ nag                      optim.SGD with nesterov = true
 asgd                     optim.ASGD
 lbfgs                    optim.LBFGS
 cg                       optim.LBFGS
+ConfusionMatrix          moth.metrics.ConfusionMatrix
+Logger                   moth.utils.CSVLogger
+add                      append, or nn.Sequential(a, b, …)
+get                      net[i]
+remove                   nn.Sequential's pop
+replace                  a new nn.Sequential
+listModules              modules
+findModules              modules, with class.is_a
+backward                 loss:backward(); autograd finds gradients
 updateOutput             forward
 updateGradInput          loss:backward(); autograd finds gradients
 accGradParameters        loss:backward(); autograd finds gradients
@@ -125,6 +134,7 @@ cpow                     pow, or ^
 cmax                     maximum
 cmin                     minimum
 ger                      outer
+range                    moth.arange, without the end
 manualSeed               moth.manual_seed
 setdefaulttensortype     moth.set_default_dtype
 setnumthreads            moth.set_num_threads
@@ -137,5 +147,28 @@ ByteTensor               moth.tensor or moth.zeros with dtype = moth.uint8
 CudaTensor               moth.tensor or moth.zeros with device = "cuda"
 Timer                    moth.benchmark
 ]]
+
+--- What Torch7's packages are here, for `require "torch"` (moth.lang.searcher).
+local packages = {}
+for old, new in ([[
+torch     moth
+nn        moth.nn
+optim     moth.optim
+nngraph   nn.class with plain Lua in forward
+cutorch   moth.cuda
+cunn      moth.nn with model:cuda()
+cudnn     moth.nn with model:cuda()
+rnn       nn.LSTM, nn.GRU, nn.RNN
+tds       plain Lua tables
+threads   moth.data.DataLoader with num_workers
+image     moth.data.read_image, moth.transforms
+gnuplot   moth.plot
+xlua      moth.utils.progress
+trepl     the prompt of the program moth
+]]):gmatch "(%S+)%s+([^\n]+)\n" do
+  packages[old] = ("\n\tTorch7's '%s' is %s here (docs/from-torch7.md; moth.torch7.load reads .t7 files)"):format(old,
+    new)
+end
+setmetatable(M, { __index = { packages = packages } }) -- no name of Torch7's: suggest asks by rawget
 
 return M
