@@ -1,6 +1,8 @@
 # Makes lua/moth/data/forms_data.lua: categories, canonical decompositions, combining classes and lower case of
-# Unicode, as the tokenizers package has them (the classes: as python3 has them). python3 spec/data/forms.py
+# Unicode, as the tokenizers package has them (the classes: as python3 has them); and forms_compatible.lua, what
+# characters are in NFKD alone. python3 spec/data/forms.py [compatible: that file alone]
 import os
+import sys
 import textwrap
 import unicodedata as u
 
@@ -55,8 +57,8 @@ def decompositions():
 def classes():
     out, last = [], 0
     for c in POINTS:
-        k = u.combining(chr(c))
-        if k:
+        k = u.combining(chr(c))  # the package may be of an older Unicode: it leaves newer marks where they are
+        if k and (k >= 240 or normalizers.NFD().normalize_str(chr(0x345) + chr(c)) != chr(0x345) + chr(c)):
             out.append("%d=%d" % (c - last, k))
             last = c
     return out
@@ -72,8 +74,25 @@ def lower():
     return out
 
 
+def compatible():
+    out, last, one, all = [], 0, normalizers.NFD(), normalizers.NFKD()
+    for c in POINTS:
+        full = all.normalize_str(chr(c))
+        if full != one.normalize_str(chr(c)):
+            out.append("%d-%s" % (c - last, ",".join(str(ord(p)) for p in full)))
+            last = c
+    return out
+
+
 here = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(here, "..", "..", "lua", "moth", "data", "forms_data.lua"), "w") as f:
+folder = os.path.join(here, "..", "..", "lua", "moth", "data")
+with open(os.path.join(folder, "forms_compatible.lua"), "w") as f:
+    f.write("-- Made by spec/data/forms.py of the tokenizers package. What NFKD makes of characters that NFD leaves, or makes\n")
+    f.write("-- something else of: distance from the entry before, all the parts.\nlocal M = {}\n\n")
+    f.write("M.compatible = [[\n%s\n]]\n" % "\n".join(textwrap.wrap(" ".join(compatible()), 116, break_on_hyphens=False)) + "\nreturn M\n")
+if "compatible" in sys.argv:
+    sys.exit()
+with open(os.path.join(folder, "forms_data.lua"), "w") as f:
     f.write("-- Made by spec/data/forms.py of the tokenizers package. Distances are from the entry before.\nlocal M = {}\n")
     f.write("\n-- the general categories, each a letter of the text\nM.names = \"%s\"\n" % " ".join(CATEGORIES))
     f.write("-- the letter of a category (-: none), and how many code points in a row have it (left out: one)\n")

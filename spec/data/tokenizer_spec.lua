@@ -215,6 +215,59 @@ describe("tokenizers #quick", function()
     end
   end)
 
+  it("gives the texts of the tokenizers package: NFKC, NFKD, Nmt, ByteLevel, SentencePiece's tables", function()
+    local charsmap = ""
+      .. "AAQAAAAwAAANDQAAAQAAgMwYAgCBBQAACwAAgIEFAAAAAACAgCgCAIstAACiBQAABQAAgISQAgCsCAIAgQUAAAgAAIChBQAAAwAAgBMAAAAS"
+      .. "AAAAFQAAABQAAAAXAAAAFgAAABkAAAAYAAAAGwAAABoAAAAdAAAAvLACAB8AAAAeAAAAIQAAACAAAAAjAAAAIgAAACUAAAAkAAAAJwAAACYA"
+      .. "AAApAAAAKAAAACsAAAAqAAAALQAAACwAAAAvAAAALgAAADEAAAAwAAAAMwAAADIAAAA1AAAANAAAADcAAAA2AAAAOQAAADgAAAA7AAAAOgAA"
+      .. "AD0AAAA8AAAAPwAAAD4AAABBAAAAQAAAAEMAAABCAAAARQAAAEQAAABHAAAARgAAAEkAAABIAAAASwAAAEoAAABNAAAATAAAAE8AAABOAAAA"
+      .. "UQAAAFAAAABTAAAAUgAAAFUAAABUAAAAVwAAAFYAAABZAAAAWAAAAFsAAABaAAAAXQAAAFwAAABfAAAAXgAAAGEAAABgAAAAYwAAAGIAAABl"
+      .. "AAAAZAAAAGcAAABmAAAAaQAAAGWYAgBrAAAAagAAAG0AAABsAAAAbwAAAG4AAABxAAAAcAAAAHMAAAByAAAAdQAAAHQAAAB3AAAAdgAAAHkA"
+      .. "AAB4AAAAewAAAHoAAAB9AAAAfAAAAH8AAAB+AAAAgQAAAIAAAACDAAAAggAAAIUAAACEAAAAhwAAAIYAAACJAAAAiAAAAIsAAACKAAAAjQAA"
+      .. "AIwAAACPAAAAjgAAAJEAAACQAAAAkwAAAJIAAACVAAAAlAAAAJcAAACWAAAAmQAAAJgAAACbAAAAmgAAAJ0AAACcAAAAnwAAAJ4AAAChAAAA"
+      .. "oAAAAKMAAACiAAAApQAAAKQAAACnAAAApgAAAKkAAACoAAAAqwAAAKoAAACtAAAArAAAAK8AAACuAAAAsQAAALAAAACzAAAAsgAAALUAAAC0"
+      .. "AAAAtwAAALYAAAC5AAAAuAAAALsAAAC6AAAAvQAAALwAAAC/AAAAvgAAAMwcAQDAAAAAwwAAAMIAAADFAAAAxAAAAMcAAADGAAAAyQAAAMgA"
+      .. "AADLAAAAygAAAM0AAADMAAAAzwAAAM4AAADRAAAA0AAAANMAAADSAAAA1QAAANQAAADXAAAA1gAAANkAAADYAAAA2wAAANoAAADdAAAA3AAA"
+      .. "AN8AAADeAAAA4QAAAOAAAADjAAAA7wgBAOUAAADkAAAA5wAAAOYAAADpAAAA6AAAAOsAAADqAAAA7QAAAOwAAADimAEA7gAAAPEAAADwAAAA"
+      .. "8wAAAPIAAAD1AAAA9AAAAPcAAAD2AAAA+QAAAPgAAAD7AAAA+gAAAP0AAAD8AAAA/wAAAP4AAAAAIABBAFRNAGZpAMOpAA=="
+    for _, case in ipairs { { { type = "NFKC" }, "ﬁ ²½ ｶﾞ ㎏e\204\129", "fi 21⁄2 ガ kgé" },
+      { { type = "NFKD" }, "ﬁ ²½ ｶﾞ ㎏é", "fi 21⁄2 カ\227\130\153 kge\204\129" },
+      { { type = "Nmt" }, "a\226\128\139\8b\226\128\168\239\187\191c\127\n", "a b  c " },
+      { { type = "ByteLevel" }, " é", "\196\160\195\131\194\169" },
+      -- Clusters below 6 bytes as a whole, by the shortest beginning that the table has, longer ones by characters.
+      { { type = "Precompiled", precompiled_charsmap = charsmap },
+        "ﬁn Ａe\204\129\204\129 a\204\129\r\nb™\226\128\139 e\204\129\240\157\133\165x",
+        "fin Aé a bTM  e\240\157\133\165x" } } do
+      local tok = byte_level { normalizer = case[1], pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
+      assert.equal(case[3], tok:decode(tok:encode(case[2])))
+    end
+    for _, damaged in ipairs { "!", "AAAA", charsmap:sub(1, 40) } do
+      assert.error_matches(function()
+        byte_level { normalizer = { type = "Precompiled", precompiled_charsmap = damaged } }
+      end, "precompiled_charsmap of its normalizer Precompiled is damaged")
+    end
+  end)
+
+  it("cuts at punctuation in each way and into pieces of one length, joins what CTC gives", function()
+    local function parts(step)
+      local tok = tokenizer({ type = "WordLevel", vocab = { x = 0 } }, { pre_tokenizer = step })
+      local out = {}
+      function tok.vocab.__index(_, word) out[#out + 1] = word end
+      setmetatable(tok.vocab, tok.vocab)
+      tok:encode "a,b… (c)é$"
+      return out
+    end
+    assert.same({ "a", "b", " ", "c", "é" }, parts { type = "Punctuation", behavior = "Removed" })
+    assert.same({ "a,", "b…", " (", "c)", "é$" }, parts { type = "Punctuation", behavior = "MergedWithPrevious" })
+    assert.same({ "a", ",b", "… ", "(c", ")é", "$" }, parts { type = "Punctuation", behavior = "MergedWithNext" })
+    assert.same({ "a,b", "… (", "c)é", "$" }, parts { type = "FixedLength", length = 3 })
+    local vocab = {}
+    for k, token in ipairs { "<pad>", "h", "e", "l", "|", "o" } do vocab[token] = k - 1 end
+    local tok = tokenizer({ type = "WordLevel", vocab = vocab }, { decoder = { type = "CTC", pad_token = "<pad>",
+      word_delimiter_token = "|", cleanup = true } })
+    assert.equal("hello o", tok:decode { 1, 2, 2, 3, 1, 4, 4, 1, 4, 6, 6, 5, 5, 6 })
+  end)
+
   it("a stranger's pattern ends", function()
     local function cut(pattern, text)
       local split = { type = "Split", pattern = { Regex = pattern }, behavior = "Isolated" }

@@ -85,18 +85,32 @@ end
 
 local tidied = { { " .", "." }, { " ?", "?" }, { " !", "!" }, { " ,", "," }, { " ' ", "'" }, { " n't", "n't" },
   { " 'm", "'m" }, { " do not", " don't" }, { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" } }
+local function tidy(text)
+  for _, pair in ipairs(tidied) do text = text:gsub(unicode.plain(pair[1]), pair[2]) end
+  return text
+end
 function run.wordpiece(list, step, inside)
   local prefix = step[2]
   for k, token in ipairs(list) do
     if k > 1 or inside then
       token = token:sub(1, #prefix) == prefix and token:sub(#prefix + 1) or " " .. token
     end
-    if step[3] then
-      for _, pair in ipairs(tidied) do token = token:gsub(unicode.plain(pair[1]), pair[2]) end
-    end
-    list[k] = token
+    list[k] = step[3] and tidy(token) or token
   end
   return list
+end
+
+-- The classes of steps in time: those that come again at once count once, the pad goes away.
+function run.ctc(list, step)
+  local out, before = {}, nil
+  local pad, delimiter = unicode.plain(step[2]), unicode.plain(step[3])
+  for _, token in ipairs(list) do
+    local text = token ~= before and token:gsub(pad, "") or ""
+    if step[4] then text = tidy(text):gsub(delimiter, " ") end
+    if text ~= "" then out[#out + 1] = text end
+    before = token
+  end
+  return out
 end
 
 -- Ends of words are spaces; the last one is none, and inside nobody knows which is the last.
@@ -129,6 +143,9 @@ function read.Metaspace(step)
   return { "metaspace", step.replacement or "▁", step.prepend_scheme ~= "never" and step.add_prefix_space ~= false }
 end
 function read.WordPiece(step) return { "wordpiece", step.prefix or "##", step.cleanup ~= false } end
+function read.CTC(step)
+  return { "ctc", step.pad_token or "<pad>", step.word_delimiter_token or "|", step.cleanup ~= false }
+end
 function read.BPEDecoder(step) return { "suffix", step.suffix or "</w>" } end
 
 local function add(tok, step)
@@ -177,7 +194,7 @@ function M.read(tok, step)
   -- whole alone, texts of single tokens may be kept.
   tok.by_token = true
   for _, s in ipairs(tok.steps_back) do
-    tok.by_token = tok.by_token and s[1] ~= "suffix" and (not s.fused or s[1] == "strip")
+    tok.by_token = tok.by_token and s[1] ~= "suffix" and s[1] ~= "ctc" and (not s.fused or s[1] == "strip")
   end
 end
 

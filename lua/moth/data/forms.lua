@@ -1,5 +1,5 @@
---- Texts in Unicode's normal forms NFD and NFC, in lower case, without accents: what tokenizers do to a text first. A
--- byte that is no part of UTF-8 stays as it is.
+--- Texts in Unicode's normal forms NFD, NFC, NFKD and NFKC, in lower case, without accents: what
+-- tokenizers do to a text first. A byte that is no part of UTF-8 stays as it is.
 local ffi = require "ffi"
 local each = require "moth.each"
 local unicode = require "moth.data.unicode"
@@ -71,6 +71,20 @@ function M.text(list)
   return table.concat(out)
 end
 
+local compatible -- code points of what a character stands for in NFKD; made when first used
+
+local function load_compatible()
+  if compatible then return end
+  local data, at = require "moth.data.forms_compatible", 0
+  compatible = {}
+  for skip, list in data.compatible:gmatch "(%d+)%-([%d,]+)" do
+    at = at + tonumber(skip)
+    local all = {}
+    for part in list:gmatch "%d+" do all[#all + 1] = tonumber(part) end
+    compatible[at] = all
+  end
+end
+
 local S, L, V, T = 0xac00, 0x1100, 0x1161, 0x11a7 -- Hangul's syllables are made of three letters by a formula
 
 local function decompose(c, out)
@@ -98,10 +112,18 @@ local function order(list)
   end
 end
 
-local function decomposed(text)
+-- other: what characters are instead of their parts, by code point.
+local function decomposed(text, other)
   load()
   local out = {}
-  for _, c in ipairs(points(text)) do decompose(c, out) end
+  for _, c in ipairs(points(text)) do
+    local all = other and other[c]
+    if all then
+      for k = 1, #all do out[#out + 1] = all[k] end
+    else
+      decompose(c, out)
+    end
+  end
   order(out)
   return out
 end
@@ -132,6 +154,18 @@ end
 function M.nfd(text) return text:find "[\194-\244]" and M.text(decomposed(text)) or text end
 function M.nfc(text)
   return text:find "[\204-\244]" and M.text(compose(decomposed(text))) or text -- nothing is composed below U+0300
+end
+
+--- The same; characters that stand for others, such as ² for 2, are these.
+function M.nfkd(text)
+  if not text:find "[\194-\244]" then return text end
+  load_compatible()
+  return M.text(decomposed(text, compatible))
+end
+function M.nfkc(text)
+  if not text:find "[\194-\244]" then return text end
+  load_compatible()
+  return M.text(compose(decomposed(text, compatible)))
 end
 
 --- Without marks of a set (letters and their marks that are one character stay: nfd comes first).

@@ -34,8 +34,10 @@ end
 -- What the fields that are read must be. (A file may have others.)
 local Step = { type = "text?", add_prefix_space = "flag?", use_regex = "flag?", prepend_scheme = "text?",
   pattern = { Regex = "text?", String = "word?" }, content = "text?", prepend = "text?", replacement = "text?",
-  behavior = "text?", invert = "flag?", delimiter = "text?", suffix = "text?", prefix = "text?", cleanup = "flag?",
-  start = "count?", stop = "count?", individual_digits = "flag?", lowercase = "flag?", clean_text = "flag?",
+  behavior = "text?", length = "count?", precompiled_charsmap = "text?", pad_token = "text?",
+  word_delimiter_token = "text?", invert = "flag?", delimiter = "text?", suffix = "text?", prefix = "text?",
+  cleanup = "flag?", start = "count?", stop = "count?", individual_digits = "flag?", lowercase = "flag?",
+  clean_text = "flag?",
   handle_chinese_chars = "flag?", strip_accents = "flag?", strip_left = "flag?", strip_right = "flag?",
   split = "flag?", single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
   cls = { list = "any" }, sep = { list = "any" }, special_tokens = { map = { ids = { list = "count" } } } }

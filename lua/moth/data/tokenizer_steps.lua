@@ -4,6 +4,7 @@
 --   cuts       how it is cut into words, each step inside of the parts of those before: { "cut", a name for words.of },
 --              { "split", … } for words.split, or what is done to a part, as in normal
 --   first, last  ids around a text
+local charsmap = require "moth.data.charsmap"
 local check = require "moth.utils.check"
 local decoders = require "moth.data.decoders"
 local forms = require "moth.data.forms"
@@ -30,6 +31,10 @@ function run.space(text) return (text == "" or text:find "^ ") and text or " " .
 function run.lower(text) return forms.lower(text) end
 function run.nfc(text) return forms.nfc(text) end
 function run.nfd(text) return forms.nfd(text) end
+function run.nfkc(text) return forms.nfkc(text) end
+function run.nfkd(text) return forms.nfkd(text) end
+function run.charsmap(text, step) return charsmap.apply(text, step[2]) end
+function run.shown(text) return (text:gsub(".", function(c) return decoders.shown[c:byte()] end)) end
 function run.accents(text, step) return forms.without_marks(text, forms.set(step[2])) end
 function run.strip(text, step)
   if step[2] then text = text:sub(unicode.skip_spaces(text, 1)) end
@@ -51,6 +56,22 @@ function run.bert(text, step)
     elseif step[3] and is_chinese(c) then
       out[#out + 1], out[#out + 2], out[#out + 3] = 32, c, 32
     elseif not (step[2] and (c == 0 or c == 0xfffd or forms.is(control, c))) then
+      out[#out + 1] = c
+    end
+  end
+  return forms.text(out)
+end
+
+-- Nmt: no control characters, and other spaces and marks of order are blanks.
+local gone = { [0x0b] = true, [0x7f] = true, [0x8f] = true, [0x9f] = true }
+local blank = { [0x1680] = true, [0x2028] = true, [0x2029] = true, [0x2581] = true, [0xfeff] = true, [0xfffd] = true }
+function run.nmt(text)
+  if not text:find "[%c\128-\255]" then return text end
+  local out = {}
+  for _, c in ipairs(forms.points(text)) do
+    if c == 9 or c == 10 or c == 12 or c == 13 or c >= 0x200b and c <= 0x200f or blank[c] then
+      out[#out + 1] = 32
+    elseif not (c >= 1 and c <= 8 or c >= 14 and c <= 31 or gone[c]) then
       out[#out + 1] = c
     end
   end
@@ -83,6 +104,17 @@ function normalizers.Replace(tok, step)
 end
 function normalizers.NFC(tok) add(tok, "nfc") end
 function normalizers.NFD(tok) add(tok, "nfd") end
+function normalizers.NFKC(tok) add(tok, "nfkc") end
+function normalizers.NFKD(tok) add(tok, "nfkd") end
+function normalizers.Nmt(tok) add(tok, "nmt") end
+function normalizers.ByteLevel(tok) add(tok, "shown") end
+function normalizers.Precompiled(tok, step)
+  local bytes = charsmap.base64(step.precompiled_charsmap or "")
+  if not bytes or bytes ~= "" and not charsmap.is(bytes) then
+    refuse(tok, "the precompiled_charsmap of its normalizer Precompiled is damaged")
+  end
+  if bytes ~= "" then add(tok, "charsmap", bytes) end
+end
 function normalizers.Lowercase(tok) add(tok, "lower") end
 function normalizers.StripAccents(tok) add(tok, "accents", "M") end
 function normalizers.Strip(tok, step) add(tok, "strip", step.strip_left, step.strip_right) end
@@ -132,9 +164,15 @@ function cutters.Digits(tok, step) cut(tok, "cut", step.individual_digits and "e
 function cutters.Punctuation(tok, step)
   local how = step.behavior or "Isolated"
   if how ~= "Isolated" and how ~= "Contiguous" then
-    refuse(tok, "its Punctuation is %s; Isolated and Contiguous are supported", how)
+    split(tok, "[!-/:-@\\[-`{-~\\p{P}]", false, how)
+    return
   end
   cut(tok, "cut", how == "Isolated" and "each_mark" or "marks")
+end
+function cutters.FixedLength(tok, step)
+  local n = step.length or 5
+  if n < 1 then refuse(tok, "the length of its pre_tokenizer FixedLength is %d, not 1 or more", n) end
+  split(tok, ("[\\s\\S]{1,%d}"):format(n), false, "Isolated")
 end
 function cutters.BertPreTokenizer(tok) cut(tok, "cut", "bert") end
 function cutters.WhitespaceSplit(tok) cut(tok, "cut", "between") end
@@ -152,8 +190,7 @@ local function read_steps(tok, step, kind, value)
   end
   local read = known[kind][step.type]
   if not read then
-    refuse(tok, "its %s '%s' is not supported%s", kind, tostring(step.type),
-      step.type == "Precompiled" and "\nHINT: SentencePiece's tables of characters are not read" or "")
+    refuse(tok, "its %s '%s' is not supported", kind, tostring(step.type))
   end
   read(tok, step, value)
 end

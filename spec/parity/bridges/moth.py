@@ -12,7 +12,7 @@ wrong = []
 def run(name, *args):
     """Runs NAME_bridge.lua by moth; its output."""
     done = subprocess.run([os.environ["MOTH_PROGRAM"], os.path.join(HERE, name + "_bridge.lua"), *map(str, args)],
-                          stdout=subprocess.PIPE, text=True)
+                          stdout=subprocess.PIPE, encoding="utf-8", errors="replace")
     if done.returncode != 0:
         print(done.stdout)
         sys.exit(f"{name}_bridge.lua ended with {done.returncode}")
