@@ -18,7 +18,7 @@
 #include "unpack/attention.h"
 
 /* SCORE_ROW: stride of rows of scores, not a power of two, for the cache's sets */
-enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8 };
+enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8, FEW = 16 };
 
 /* Tensors that a call owns until its end. */
 enum { Q, K, V, O, GRAD, DQ, DK, DV, MASK, LSE, GRAD_LSE, OWNED };
@@ -214,6 +214,67 @@ static void forward_block(const Attention *a, const Workspace *work, int64_t bh,
       ((float *)lse)[r] = __builtin_inff();
 }
 
+/* Whether queries are so few that a task has all of a head of keys, which it reads where they lie: as while text is made,
+ * by a token at a time. Tiles would be packed for one row. */
+static bool is_few(const Attention *a) {
+  const MothAttention *m = &a->m;
+  return m->L * (m->H / m->K) <= FEW && m->p == 0 && !m->mask_bool && !m->mask_add &&
+         m->k.row == m->E && m->v.row == m->V;
+}
+
+static void few_task(const Attention *a, char *score, int64_t b, int64_t hk) {
+  const MothAttention *m = &a->m;
+  int64_t group = m->H / m->K, visible[FEW];
+  const void *q[FEW], *k, *v;
+  void *out[FEW], *lse[FEW];
+  double max[FEW], sum[FEW]; /* max: floats or doubles */
+  MothAttentionChunk c = {.rows = m->L * group,
+                          .piece = KEYS,
+                          .depth = m->E,
+                          .width = m->V,
+                          .k = &k,
+                          .v = &v,
+                          .q = q,
+                          .out = out,
+                          .lse = lse,
+                          .visible = visible,
+                          .score = score,
+                          .max = max,
+                          .sum = sum,
+                          .scale = m->scale};
+  for (int64_t r = 0; r < c.rows; r++) {
+    int64_t h = hk * group + r / m->L, i = r % m->L;
+    q[r] = rows_of(a, &m->q, b, h, i);
+    out[r] = rows_of(a, &m->o, b, h, i);
+    lse[r] = (char *)m->lse + ((b * m->H + h) * m->L + i) * a->size;
+  }
+  int64_t end = visible_keys(a, m->L - 1), from = 0;
+  do { /* once where there are no keys */
+    c.cols = moth_min64(KEYS, end - from);
+    c.first = !from;
+    k = rows_of(a, &m->k, b, hk, from);
+    v = rows_of(a, &m->v, b, hk, from);
+    for (int64_t r = 0; r < c.rows; r++)
+      visible[r] = m->causal ? r % m->L + 1 - from : c.cols;
+    a->rows->few(&c);
+    from += c.cols;
+  } while (from < end);
+  a->rows->few_finish(&c);
+}
+
+static void few_range(void *ctx, int64_t begin, int64_t end) {
+  Attention *a = ctx;
+  size_t bytes = (size_t)(FEW * KEYS * a->size);
+  char *score = moth_alloc(bytes);
+  if (!score) {
+    __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++)
+    few_task(a, score, i / a->m.K, i % a->m.K);
+  moth_free(score, bytes);
+}
+
 /* The grain of `tasks` tasks that share `products` matrix products of all queries by all keys. */
 static int64_t flops_grain(const Attention *a, int products, int64_t tasks) {
   double flops = 2.0 * (double)(a->m.B * a->m.H * a->m.L) * (double)a->m.S *
@@ -255,8 +316,9 @@ MothStatus moth_cpu_attention_forward(MothCall *c) {
   MOTH_GO(prepare(&a, query, key, value, attn_mask, dropout_p, is_causal, scale));
   MOTH_GO(result_of(&a, &a.m.o, O, out));
   a.m.lse = lse->data;
-  int64_t tasks = a.m.B * a.m.H * a.query_blocks;
-  moth_parallel_for(tasks, flops_grain(&a, 2, tasks), forward_range, &a);
+  bool few = is_few(&a);
+  int64_t tasks = few ? a.m.B * a.m.K : a.m.B * a.m.H * a.query_blocks;
+  moth_parallel_for(tasks, flops_grain(&a, 2, tasks), few ? few_range : forward_range, &a);
   if (a.failed)
     MOTH_GO(moth_no_memory(0));
   copy_out(&a, O, out);

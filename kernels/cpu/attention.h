@@ -53,6 +53,7 @@ typedef struct MothAttentionChunk {
   const void *const *k, *const *v; /* the pieces: rows of depth and width elements */
   const void *const *q;            /* the rows of queries */
   void *const *out;                /* theirs of the result */
+  void *const *lse;       /* theirs of the log-sum-exp of scores, as of a tile; NULL: none */
   const int64_t *visible; /* per row: keys of the chunk that it attends to, from the first */
   void *score;            /* workspace: rows x cols rounded up to MOTH_ATTENTION_ROUND */
   void *max;

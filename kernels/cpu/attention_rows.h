@@ -362,5 +362,9 @@ static void few_finish(const MothAttentionChunk *c) {
   for (int64_t r = 0; r < c->rows; r++) {
     real *out = c->out[r], by = (real)(c->sum[r] > 0 ? 1 / c->sum[r] : 0);
     MOTH_VECTOR for (int64_t d = 0; d < c->width; d++) out[d] *= by;
+    if (c->lse) {
+      real top = ((const real *)c->max)[r];
+      *(real *)c->lse[r] = top != -m_inf() ? top + m_log((real)c->sum[r]) : m_inf();
+    }
   }
 }

@@ -8,7 +8,8 @@
  * product is scale * (sum of q x) + least * (sum of x), of integers that are exact.
  * For AVX-512 VNNI, groups are lanes: four bytes of each of the 16 groups make a vector, and four vectors a span,
  * whose sums of products stay in their lanes. Group 4 a + k is lane 4 k + a: four vectors of 64 neighbours become
- * those by turning four by four words within their quarters. Scales are in the order of lanes, too. */
+ * those by turning four by four words within their quarters. Scales are in the order of lanes, too. Each type has a loader,
+ * from its bytes to lanes in registers (typed/blocks_vnni.h): for one row of activations nothing is stored between. */
 #ifndef MOTH_CPU_BLOCKS_H
 #define MOTH_CPU_BLOCKS_H
 #include "dispatch/dispatch.h"
