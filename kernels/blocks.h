@@ -6,9 +6,11 @@
  * kernels/math_bits.h. */
 #ifndef MOTH_KERNELS_BLOCKS_H
 #define MOTH_KERNELS_BLOCKS_H
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
+#include "block_grids.h"
 #include "block_types.h"
 
 enum { MOTH_BLOCK_SMALL = 32, MOTH_BLOCK_LARGE = 256, MOTH_BLOCK_GROUP = 16 };
@@ -250,6 +252,170 @@ MOTH_FN void m_unpack_iq4_xs(const uint8_t *b, uint8_t *q, float *scale, float *
     int s = (low[k / 2] >> (k % 2 * 4) & 15) | (high[k / 4] >> (k % 4 * 2) & 3) << 4;
     m_block_both(scale + 2 * k, d * (float)(s - 32));
     m_block_nibbles_by(b + 8 + 16 * k, table, q + 32 * k);
+  }
+}
+
+/* ---- codes of 4 or 8 elements: src/ops/block_grids.lua ------------------------------------------- */
+
+MOTH_FN uint32_t m_block_u16(const uint8_t *b) {
+  return b[0] | (uint32_t)b[1] << 8;
+}
+MOTH_FN uint32_t m_block_u32(const uint8_t *b) {
+  return m_block_u16(b) | m_block_u16(b + 2) << 16;
+}
+
+/* The digits of a code, 8 of 2 bits or 4 of 3 bits, as bytes. */
+MOTH_FN uint64_t m_block_eight(uint64_t x) {
+  x = (x | x << 24) & 0x000000ff000000ffu;
+  x = (x | x << 12) & 0x000f000f000f000fu;
+  return (x | x << 6) & 0x0303030303030303u;
+}
+MOTH_FN uint64_t m_block_four(uint64_t x) {
+  x = (x | x << 10) & 0x003f003fu;
+  return (x | x << 5) & 0x07070707u;
+}
+
+#define MOTH_EACH_BYTE(n) ((uint64_t)(n)*0x0101010101010101u)
+
+/* 8 elements: `zero` plus or, where a bit of signs is set, less magnitudes up to that. */
+MOTH_FN void m_block_signed(uint64_t v, uint32_t signs, int zero, uint8_t *q) {
+  uint64_t own = MOTH_EACH_BYTE(signs) & 0x8040201008040201u;
+  uint64_t less = ((own + MOTH_EACH_BYTE(127)) >> 7 & MOTH_EACH_BYTE(1)) * 255;
+  v = ((v ^ less) & MOTH_EACH_BYTE(127)) + (less & MOTH_EACH_BYTE(1)) +
+      (~less & MOTH_EACH_BYTE(128));
+  v -= MOTH_EACH_BYTE(128 - zero); /* no byte is below that */
+  memcpy(q, &v, sizeof v);
+}
+/* 7 signs; the eighth makes their number even. */
+MOTH_FN uint32_t m_block_even(uint32_t signs) {
+  uint32_t odd = signs ^ signs >> 4;
+  odd ^= odd >> 2;
+  return signs | ((odd ^ odd >> 1) & 1) << 7;
+}
+
+/* IQ2: 8, 25 or 43. */
+MOTH_FN uint64_t m_block_of_iq2(uint64_t code) {
+  uint64_t x = m_block_eight(code);
+  return x * 17 + (x >> 1 & MOTH_EACH_BYTE(1)) + MOTH_EACH_BYTE(8);
+}
+
+/* 32 elements: four codes of 8 bits, then four times 7 signs and 4 bits of a scale. */
+MOTH_FN void m_unpack_iq2_xxs(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  static const uint16_t grid[256] = MOTH_GRID_IQ2_XXS;
+  float d = m_block_half(b);
+  (void)least;
+  b += 2;
+  for (int k = 0; k < 8; k++, b += 8) {
+    uint32_t rest = m_block_u32(b + 4);
+    m_block_both(scale + 2 * k, d * (0.5f + (float)(rest >> 28)) * 0.25f);
+    for (int i = 0; i < 4; i++, rest >>= 7, q += 8)
+      m_block_signed(m_block_of_iq2(grid[b[i]]), m_block_even(rest & 127), 43, q);
+  }
+}
+
+/* A scale of 4 bits for 16 elements, the low half of a byte first. */
+MOTH_FN void m_block_half_scales(const uint8_t *b, float d, float *scale) {
+  for (int g = 0; g < 16; g++)
+    scale[g] = d * (0.5f + (float)(b[g / 2] >> (g % 2 * 4) & 15)) * 0.25f;
+}
+
+/* 9 bits of a code and 7 signs. */
+MOTH_FN void m_unpack_iq2_xs(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  static const uint16_t grid[512] = MOTH_GRID_IQ2_XS;
+  (void)least;
+  m_block_half_scales(b + 66, m_block_half(b), scale);
+  for (int i = 0; i < 32; i++) {
+    uint32_t x = m_block_u16(b + 2 + 2 * i);
+    m_block_signed(m_block_of_iq2(grid[x & 511]), m_block_even(x >> 9), 43, q + 8 * i);
+  }
+}
+
+/* 8 bits of 32 codes, 8 signs for each, their high 2 bits. */
+MOTH_FN void m_unpack_iq2_s(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  static const uint16_t grid[1024] = MOTH_GRID_IQ2_S;
+  const uint8_t *low = b + 2, *signs = b + 34, *high = b + 66;
+  (void)least;
+  m_block_half_scales(b + 74, m_block_half(b), scale);
+  for (int i = 0; i < 32; i++) {
+    int code = low[i] | (high[i / 4] >> (i % 4 * 2) & 3) << 8;
+    m_block_signed(m_block_of_iq2(grid[code]), signs[i], 43, q + 8 * i);
+  }
+}
+
+/* 4, 12, 20 … 52, and 62. */
+MOTH_FN uint64_t m_block_of_iq3(uint64_t first, uint64_t second) {
+  uint64_t x = m_block_four(first) | m_block_four(second) << 32;
+  uint64_t seven = x & x >> 1 & x >> 2 & MOTH_EACH_BYTE(1);
+  return x * 8 + 2 * seven + MOTH_EACH_BYTE(4);
+}
+
+/* 64 codes of 8 bits; for 32 elements four times 7 signs, and 4 bits of a scale. */
+MOTH_FN void m_unpack_iq3_xxs(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  static const uint16_t grid[256] = MOTH_GRID_IQ3_XXS;
+  const uint8_t *codes = b + 2, *rests = b + 66;
+  float d = m_block_half(b);
+  (void)least;
+  for (int k = 0; k < 8; k++, rests += 4) {
+    uint32_t rest = m_block_u32(rests);
+    m_block_both(scale + 2 * k, d * (0.5f + (float)(rest >> 28)) * 0.5f);
+    for (int i = 0; i < 4; i++, rest >>= 7, q += 8, codes += 2)
+      m_block_signed(m_block_of_iq3(grid[codes[0]], grid[codes[1]]), m_block_even(rest & 127), 62,
+                     q);
+  }
+}
+
+/* 1, 3, 5 … 15. 8 bits of 64 codes, their ninth bits, signs, a scale of 4 bits for 32 elements. */
+MOTH_FN void m_unpack_iq3_s(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  static const uint16_t grid[512] = MOTH_GRID_IQ3_S;
+  const uint8_t *low = b + 2, *high = b + 66, *signs = b + 74, *scales = b + 106;
+  float d = m_block_half(b);
+  (void)least;
+  for (int k = 0; k < 8; k++)
+    m_block_both(scale + 2 * k, d * (float)(1 + 2 * (scales[k / 2] >> (k % 2 * 4) & 15)));
+  for (int i = 0; i < 32; i++) {
+    int ninth = high[i / 4] >> (i % 4 * 2);
+    uint64_t x = m_block_four(grid[low[2 * i] | (ninth & 1) << 8]) |
+                 m_block_four(grid[low[2 * i + 1] | (ninth >> 1 & 1) << 8]) << 32;
+    m_block_signed(x * 2 + MOTH_EACH_BYTE(1), signs[i], 15, q + 8 * i);
+  }
+}
+
+/* IQ1: -1, 0 or 1, and an eighth more or less, times 8; the code of 11 bits. */
+MOTH_FN void m_block_of_iq1(uint32_t code, bool is_less, uint8_t *q) {
+  static const uint16_t grid[2048] = MOTH_GRID_IQ1_S;
+  uint64_t x = m_block_eight(grid[code]) * 8 + MOTH_EACH_BYTE(is_less ? 0 : 2);
+  memcpy(q, &x, sizeof x);
+}
+
+/* 8 bits of 32 codes; for 32 elements 3 high bits of four, 3 bits of a scale, and which eighth. */
+MOTH_FN void m_unpack_iq1_s(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  const uint8_t *low = b + 2, *rests = b + 34;
+  float d = m_block_half(b);
+  (void)least;
+  for (int k = 0; k < 8; k++, rests += 2) {
+    uint32_t rest = m_block_u16(rests);
+    m_block_both(scale + 2 * k, d * (float)(2 * (rest >> 12 & 7) + 1) * 0.125f);
+    for (int i = 0; i < 4; i++, q += 8)
+      m_block_of_iq1(*low++ | (rest >> (3 * i) & 7) << 8, rest >> 15, q);
+  }
+}
+
+/* 8 bits of 32 codes; for each 3 high bits, and which eighth; 16 scales of 3 bits, in words whose highest 4 bits make the
+ * block's own, of float16. */
+MOTH_FN void m_unpack_iq1_m(const uint8_t *b, uint8_t *q, float *scale, float *least) {
+  const uint8_t *low = b, *high = b + 32;
+  uint32_t s[4];
+  (void)least;
+  for (int k = 0; k < 4; k++)
+    s[k] = m_block_u16(b + 48 + 2 * k);
+  uint32_t own = s[0] >> 12 | (s[1] >> 8 & 0xf0) | (s[2] >> 4 & 0xf00) | (s[3] & 0xf000);
+  const uint8_t bytes[2] = {(uint8_t)(own & 255), (uint8_t)(own >> 8)};
+  float d = m_block_half(bytes);
+  for (int g = 0; g < 16; g++)
+    scale[g] = d * (float)(2 * (s[g / 4] >> (g % 4 * 3) & 7) + 1) * 0.125f;
+  for (int i = 0; i < 32; i++) {
+    uint32_t rest = high[i / 2] >> (i % 2 * 4);
+    m_block_of_iq1(low[i] | (rest & 7) << 8, rest >> 3 & 1, q + 8 * i);
   }
 }
 

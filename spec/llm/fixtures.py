@@ -102,9 +102,9 @@ def blocks():
     random = numpy.random.default_rng(0)
     path = os.path.join(here, "fixtures", "blocks.gguf")
     writer, scales = gguf.GGUFWriter(path, "blocks"), {"Q2_K": [80, 82], "Q3_K": [108], "Q6_K": [208],
-        "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": []}
+        "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": [], "IQ1_M": []}
     for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
-            "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"):
+            "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"):
         kind = getattr(gguf.GGMLQuantizationType, name)
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         rows = random.integers(0, 256, (2 * 256 // elements, size), dtype=numpy.uint8)

@@ -78,6 +78,15 @@ describe("weights in blocks #llm", function()
     end
   end)
 
+  it("are on a GPU what they are here", function()
+    if not moth.cuda.is_available() then pending "there is no GPU" return end
+    for _, name in ipairs(names) do
+      local w = moth.randint(0, 256, { 3, types[name].bytes * 2 }):to(moth.uint8)
+      local there = moth.unpack_blocks(w:to "cuda", name):to "cpu"
+      assert.is_true(moth.allclose(there, moth.unpack_blocks(w, name), { rtol = 0, atol = 0, equal_nan = true }), name)
+    end
+  end)
+
   it("of an input that is inf or nan give nan, of no rows nothing", function()
     for _, name in ipairs { "Q4_0", "Q6_K" } do
       local w = rows(5, 256, name)

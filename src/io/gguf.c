@@ -32,6 +32,10 @@ int64_t moth_gguf_block(uint32_t type, int64_t *elements) {
   return known ? blocks[type].bytes : 0;
 }
 
+/* ", Q4_0, Q4_1 …" */
+#define NAME_OF(NAME, name, number, elements, bytes, zero, leasts) ", " #NAME
+#define BLOCKS                                                     MOTH_BLOCK_TYPES(NAME_OF)
+
 typedef struct Reader {
   const uint8_t *begin, *at, *end;
 } Reader;
@@ -153,14 +157,13 @@ static MothStatus read_entry(Reader *r, MothGgufEntry *e) {
   int64_t unit, size = bytes_of(type, &unit), numel = 1;
   if (!size) {
     const char *name = moth_gguf_type_name(type);
-    return moth_fail(MOTH_ERR_VALUE,
-                     "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, F64, I8 to I64, "
-                     "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, "
-                     "TQ2_0, MXFP4 and NVFP4 are supported\n"
-                     "HINT: take the model's file of one of these, or convert it by llama.cpp's "
-                     "llama-quantize",
-                     (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown",
-                     type);
+    return moth_fail(
+        MOTH_ERR_VALUE,
+        "GGUF: the tensor %.*s is of type %s (%u); F32, F16, BF16, F64, I8 to I64" BLOCKS
+        " are supported\n"
+        "HINT: take the model's file of one of these, or convert it by llama.cpp's "
+        "llama-quantize",
+        (int)(e->name_n < 200 ? e->name_n : 200), e->name, name ? name : "unknown", type);
   }
   e->type = (MothGgufType)type;
   e->ndim = (int)ndim;

@@ -241,6 +241,7 @@ local function finish(more)
 end
 
 write("block_types.h", require("blocks").header())
+write("block_grids.h", require("blocks").grids())
 if arg[2] == "--edge" then
   local files = names_of(("%s/kernels/cpu/*.[ch] %s/kernels/common/*.c"):format(root, root))
   for i, path in ipairs(files) do files[i] = path:match("kernels/.*$") end

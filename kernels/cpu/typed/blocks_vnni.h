@@ -397,6 +397,23 @@ VNNI_INLINE void lanes_of_span(const Span *s, Lanes *w) {
   w->scale = _mm512_permutexvar_ps(of, _mm512_loadu_ps(s->scale));
   w->least = _mm512_permutexvar_ps(of, _mm512_loadu_ps(s->least));
 }
+
+/* Codes of several elements: a table's values, one after the other, are what takes the time. */
+#define LANES_BY_SPAN(name)                                                                        \
+  VNNI_INLINE void lanes_##name(const uint8_t *b, Lanes *w) {                                      \
+    Span s;                                                                                        \
+    memset(s.least, 0, sizeof s.least);                                                            \
+    m_unpack_##name(b, s.q, s.scale, s.least);                                                     \
+    lanes_of_span(&s, w);                                                                          \
+  }
+LANES_BY_SPAN(iq1_s)
+LANES_BY_SPAN(iq1_m)
+LANES_BY_SPAN(iq2_xxs)
+LANES_BY_SPAN(iq2_xs)
+LANES_BY_SPAN(iq2_s)
+LANES_BY_SPAN(iq3_xxs)
+LANES_BY_SPAN(iq3_s)
+
 /* ---- products ----------------------------------------------------------------------------------- */
 
 /* Sums of the lanes of each of four vectors, in one order. */

@@ -1,5 +1,5 @@
 --- GGUF, llama.cpp's files: metadata and tensors, of float16 to float64, bfloat16, int8 to int64, and quantized in
--- blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4: read as
+-- blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4: read as
 -- float32, or as they are; Q8_0 and Q4_0 are written, too).
 --
 --     local file = moth.gguf.load "model.gguf"
