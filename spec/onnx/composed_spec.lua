@@ -55,6 +55,45 @@ describe("moth.onnx.composed", function()
     end
   end)
 
+  it("variances, diagonals and windows of sizes that change", function()
+    local F, Dim = moth.nn.functional, moth.Dim
+    local n, m = Dim("n", { min = 4 }), Dim("m", { min = 4 })
+    local function two(a, b) return moth.randn(a, b) end
+    local function image(a, b) return moth.randn(2, 3, a, b) end
+    for _, case in ipairs {
+      { function(x) return x:var(1), x:std(2), x:var(), x:std({ 1, 2 }, { correction = 0 }) end, two },
+      { function(x) return F.layer_norm(x, { x:size(2) }), F.layer_norm(x, { x:size(1), x:size(2) }) end, two },
+      { function(x) return moth.eye(x:size(1), x:size(2)) + x, moth.eye(x:size(2)):long() end, two },
+      { function(x) return moth.diag_embed(x), moth.diag_embed(x, -2, 1, 3), moth.diag(x[1], 1) end, two },
+      { function(x) return x:unfold(1, 3, 2), x:unfold(2, 2, 1):sum(3) end, two },
+      { function(x) return x * moth.hann_window(x:size(2)), x:t() + moth.blackman_window(x:size(1)) end, two },
+      { function(x) return F.unfold(x, { 2, 3 }, { padding = 1, stride = 2 }), F.unfold(x[1], 3) end, image },
+      { function(x) return F.adaptive_avg_pool2d(x, { 3, 2 }), F.adaptive_max_pool2d(x, 3) end, image },
+      { function(x) return F.max_pool2d(x, 2, { return_indices = true }) end, image, true },
+      { function(x)
+        local size = { x:size(3) * 2, x:size(4) + 1 }
+        return F.interpolate(x, { size = size, mode = "bilinear", align_corners = true })
+      end, image },
+    } do
+      local f, make, places = unpack(case)
+      local dims = make == two and { [1] = n, [2] = m } or { [3] = n, [4] = m }
+      local ep = moth.export(f, { make(6, 8) }, { dynamic_shapes = { dims } })
+      moth.onnx.export(ep, nil, path)
+      local session = moth.onnx.InferenceSession(path)
+      moth.edge.export(ep, path)
+      local edge = moth.edge.load(path)
+      for _, size in ipairs { { 6, 8 }, { 4, 7 }, { 9, 5 }, { 41, 33 } } do
+        local x = make(unpack(size))
+        local want, got, c = { f(x) }, session:run(nil, { x = x }), { edge(x) }
+        for i, w in ipairs(want) do
+          assert.is_true(near(w, c[i]))
+          if places and i == 2 then w = w - 1 end
+          assert.is_true(near(w, got[i]), ("%d at %dx%d"):format(i, unpack(size)))
+        end
+      end
+    end
+  end)
+
   it("cross entropy with smoothed labels, and of one row", function()
     local x, target = moth.randn(4, 5), moth.tensor({ 1, 5, 2, 2 }, { dtype = moth.int64 })
     for _, case in ipairs { { x, target, 0.1 }, { x[1], target[1], 0 } } do

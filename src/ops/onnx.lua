@@ -179,7 +179,7 @@ return {
   contiguous = "Identity(self)", detach = "Identity(self)",
   -- making
   arange = "Range(num(start, out.dtype), num(stop, out.dtype), num(step, out.dtype))",
-  linspace = "composed(true)", eye = "constant_of('eye', n, m)",
+  linspace = "composed(true)", eye = "eye(n, m)",
   zeros = "full(0, size)", ones = "full(1, size)", full = "full(value, size)", empty = "full(0, size)",
   fill_ = "Expand(to(value, out.dtype), shape(out.shape))", zero_ = "full(0, out.shape)",
   copy_ = "Expand(to(src, out.dtype), shape(out.shape))",

@@ -348,6 +348,35 @@ function Known:fraction(values)
   end
 end
 
+-- (k * m + c) / (q + d) of known m and q, where more points than there are numbers to find agree on k and c.
+function Known:ratio(values)
+  local most = #values >= 6 and math.min(#self.list, MOST_FACTORS) or 0
+  local function rounded(v)
+    local whole = math.floor(v + 0.5)
+    return math.abs(v - whole) < 1e-11 * math.max(1, math.abs(v)) and whole or v
+  end
+  for i = 1, most do
+    local q = self.list[i]
+    for d = -1, q.whole and 1 or -2 do
+      local rest = {}
+      for p, v in ipairs(values) do rest[p] = v * (q[p] + d) end
+      for j = 1, most do
+        local m, low, high = self.list[j], 1, 1
+        for p, v in ipairs(m) do
+          if v < m[low] then low = p end
+          if v > m[high] then high = p end
+        end
+        local k = rounded((rest[high] - rest[low]) / (m[high] - m[low]))
+        local c, agree = rounded(rest[low] - k * m[low]), true
+        for p, v in ipairs(rest) do agree = agree and near(v, k * m[p] + c) end -- nor NaN
+        if agree then
+          return combined("div", combined("add", combined("mul", m.f, k), c), combined("add", q.f, d))
+        end
+      end
+    end
+  end
+end
+
 -- A formula of whole numbers that is known, or follows; a plain one, if there is.
 function Known:find(values)
   local f = self.by_values[key_of(values)]
@@ -371,7 +400,7 @@ function Known:solve(values)
     for i, v in ipairs(values) do same_values = same_values and near(known[i], v) end
     f = f or same_values and known.f or nil
   end
-  f = f or fraction or nil
+  f = f or fraction or self:ratio(values)
   self.answers[key] = f or false
   if f then
     f.kind = "size"

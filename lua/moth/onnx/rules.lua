@@ -127,24 +127,7 @@ function M.environment(writer, node, values)
 
   function env.ints(list) return writer:ints(list, node) end
   env.shape = env.ints
-  function env.plus(a, b)
-    if type(a) == "number" and type(b) == "number" then return a + b end
-    if type(a) == "table" and a.op or type(b) == "table" and b.op then return sizes.combined("add", a, b) end
-    local f = { kind = "size", terms = {}, add = 0 }
-    for _, v in ipairs { a, b } do
-      if type(v) == "number" then
-        f.add = f.add + v
-      elseif v.of or v.scale then
-        env.refuse("a sum of roots or fractions of sizes")
-      elseif v.div then
-        f.terms[#f.terms + 1] = { 1, v }
-      else
-        for _, term in ipairs(v.terms) do f.terms[#f.terms + 1] = term end
-        f.add = f.add + (v.add or 0)
-      end
-    end
-    return f
-  end
+  function env.plus(a, b) return sizes.combined("add", a, b) end
   function env.all(dims)
     if dims and #dims > 0 then return dims end
     local list = {}
@@ -169,7 +152,7 @@ function M.environment(writer, node, values)
   end
   function env.fill(v, shape)
     for _, n in ipairs(shape) do
-      if type(n) ~= "number" then env.refuse("a constant whose size changes") end
+      if type(n) ~= "number" then return make("Expand", constant(v, values.self.dtype), env.ints(shape)) end
     end
     return writer:tensor(B.ops.full(shape, v, { dtype = values.self.dtype }))
   end
@@ -276,10 +259,7 @@ function M.environment(writer, node, values)
   function env.max_pool_indices(x, attributes)
     local first = x.ndim - #attributes.kernel_shape + 1
     local plane = 1
-    for i = first, x.ndim do
-      if type(x.shape[i]) ~= "number" then env.refuse("positions in an image whose size changes") end
-      plane = plane * x.shape[i]
-    end
+    for i = first, x.ndim do plane = sizes.combined("mul", plane, x.shape[i]) end
     attributes.outputs = 2
     local y, at = make("MaxPool", x, attributes)
     at.dtype = "int64"
@@ -290,10 +270,12 @@ function M.environment(writer, node, values)
     for i, n in ipairs(values.output_size) do
       local size, axis, parts = x.shape[first + i], first + i - 1, {}
       if n == -1 then n = size end
-      if type(size) ~= "number" then env.refuse("windows of a size that changes") end
       local shape = { unpack(x.shape) }
       for k = 0, n - 1 do
-        local from, stop = math.floor(k * size / n), math.ceil((k + 1) * size / n)
+        local function edge(op, at)
+          return sizes.combined(op, sizes.combined("div", sizes.combined("mul", size, at), n))
+        end
+        local from, stop = edge("floor", k), edge("ceil", k + 1)
         parts[k + 1] = reduce(make("Slice", x, env.ints { from }, env.ints { stop }, env.ints { axis }),
           { axes = { axis }, keepdims = 1 })
       end
@@ -398,13 +380,11 @@ function M.environment(writer, node, values)
   function env.sub_floor(a, b) return make("Sub", a, make("Mul", make("Floor", make("Div", a, b)), b)) end
   function env.variance(x, axes, correction, keepdim)
     local n = 1
-    for _, d in ipairs(axes) do
-      if type(values.self.shape[d + 1]) ~= "number" then env.refuse("a variance over a size that changes") end
-      n = n * values.self.shape[d + 1]
-    end
+    for _, d in ipairs(axes) do n = sizes.combined("mul", n, values.self.shape[d + 1]) end
     local off = make("Sub", x, make("ReduceMean", x, { axes = axes, keepdims = 1 }))
     local mean = make("ReduceMean", make("Mul", off, off), { axes = axes, keepdims = keepdim })
-    return make("Mul", mean, n / math.max(n - correction, 0))
+    local left = sizes.combined("max", sizes.combined("sub", n, correction), 0)
+    return make("Mul", mean, sizes.combined("div", n, left))
   end
   function env.reversed(x, dims)
     local function list(v)

@@ -7,11 +7,16 @@ local sizes = require "moth.compile.sizes"
 return function(env, make, constant, writer)
   local is_value = rules.is_value
 
-  local function static(shape, what)
-    for _, n in ipairs(shape) do
-      if type(n) ~= "number" then env.refuse(what .. " whose size changes") end
-    end
-    return shape
+  -- Numbers, or formulas of sizes.
+  local function plus(a, b) return sizes.combined("add", a, b) end
+  local function times(a, b) return sizes.combined("mul", a, b) end
+  local function over(a, b) return sizes.combined("floor", sizes.combined("div", a, b)) end
+
+  -- 0, step, 2 * step, …, count of them, and `first` more each.
+  local function steps(count, step, first)
+    local at = make("Range", constant(0, "int64"), constant(count, "int64"), constant(1, "int64"))
+    if step ~= 1 then at = make("Mul", at, constant(step, "int64")) end
+    return first ~= 0 and make("Add", at, constant(first, "int64")) or at
   end
   -- Each place of the kernel is a slice; (N, C * places, blocks).
   function env.columns(x, kernel, dilation, padding, stride)
@@ -23,23 +28,21 @@ return function(env, make, constant, writer)
     local ph, pw = pair(padding)
     local sh, sw = pair(stride)
     local h, w, c = x.shape[at + 1], x.shape[at + 2], x.shape[at]
-    if type(h) ~= "number" or type(w) ~= "number" or type(c) ~= "number" then
-      env.refuse("windows of an image whose size changes")
-    end
-    local rows = math.floor((h + 2 * ph - dh * (kh - 1) - 1) / sh) + 1
-    local columns = math.floor((w + 2 * pw - dw * (kw - 1) - 1) / sw) + 1
+    -- Behind the first element of the last window.
+    local bottom = plus(times(over(plus(h, 2 * ph - dh * (kh - 1) - 1), sh), sh), 1)
+    local right = plus(times(over(plus(w, 2 * pw - dw * (kw - 1) - 1), sw), sw), 1)
     local padded = make("Pad", first, env.ints { 0, 0, ph, pw, 0, 0, ph, pw }, constant(0, x.dtype))
     local parts = {}
     for i = 0, kh - 1 do
       for k = 0, kw - 1 do
-        local part = make("Slice", padded, env.ints { i * dh, k * dw }, env.ints { i * dh + (rows - 1) * sh + 1,
-          k * dw + (columns - 1) * sw + 1 }, env.ints { 2, 3 }, env.ints { sh, sw })
+        local part = make("Slice", padded, env.ints { i * dh, k * dw }, env.ints { plus(bottom, i * dh),
+          plus(right, k * dw) }, env.ints { 2, 3 }, env.ints { sh, sw })
         parts[#parts + 1] = make("Unsqueeze", part, env.ints { 2 })
       end
     end
     local joined = make("Concat", parts, { axis = 2 })
-    return make("Reshape", joined, x.ndim == 3 and env.ints { c * kh * kw, rows * columns }
-      or env.ints { 0, c * kh * kw, rows * columns })
+    local all = times(c, kh * kw)
+    return make("Reshape", joined, x.ndim == 3 and env.ints { all, -1 } or env.ints { 0, all, -1 })
   end
   -- The inverse: ONNX's Col2Im, opset 18.
   function env.image(x, size, kernel, dilation, padding, stride)
@@ -49,11 +52,12 @@ return function(env, make, constant, writer)
       pads = env.twice(pair(padding)), strides = pair(stride) })
     return x.ndim == 2 and make("Squeeze", made, env.ints { 0 }) or made
   end
-  function env.constant_of(op, ...)
-    for i = 1, select("#", ...) do
-      if type(select(i, ...)) == "table" then env.refuse("a matrix whose size changes") end
+  function env.eye(n, m)
+    if type(n) == "number" and type(m or n) == "number" then
+      return writer:tensor(B.ops.eye(n, m):to(B.dtype(env.out.dtype)))
     end
-    return writer:tensor(B.ops[op](...):to(B.dtype(env.out.dtype)))
+    local y = make("EyeLike", make("Expand", constant(0, "float32"), env.ints { n, m or n }))
+    return env.to(y, env.out.dtype)
   end
   function env.diagonal_of(x, offset, dim1, dim2)
     local rows, columns = x.shape[dim1 + 1], x.shape[dim2 + 1]
@@ -73,50 +77,44 @@ return function(env, make, constant, writer)
     else
       local count = sizes.combined("min", sizes.combined("sub", rows, math.max(-offset, 0)),
         sizes.combined("sub", columns, math.max(offset, 0)))
-      at = make("Mul", make("Range", constant(0, "int64"), constant(count, "int64"), constant(1, "int64")),
-        constant(sizes.combined("add", columns, 1), "int64"))
-      at = make("Add", at, constant(offset >= 0 and offset or sizes.combined("mul", columns, -offset), "int64"))
+      at = steps(count, plus(columns, 1), offset >= 0 and offset or times(columns, -offset))
     end
     return make("Gather", env.reshape(make("Transpose", x, { perm = perm }), shape), at, { axis = -1 })
   end
   function env.flat(x)
     local n = 1
-    for _, size in ipairs(static(x.shape, "a tensor")) do n = n * size end
+    for _, size in ipairs(x.shape) do n = times(n, size) end
     local made = make("Reshape", x, env.ints { -1 })
     made.shape, made.ndim = { n }, 1
     return made
   end
   -- Matrices with x on a diagonal.
   function env.diag_embed(x, offset, dim1, dim2)
-    local n = static(x.shape, "a matrix")[x.ndim]
-    local m, places, shape = n + math.abs(offset), {}, {}
-    for i = 0, n - 1 do places[i + 1] = (i + math.max(-offset, 0)) * m + i + math.max(offset, 0) end
-    for i = 1, x.ndim - 1 do shape[i] = x.shape[i] end
-    shape[x.ndim] = m * m
+    local n, shape = x.shape[x.ndim], { unpack(x.shape) }
+    local m = plus(n, math.abs(offset))
+    shape[x.ndim] = times(m, m)
     local flat = make("Expand", constant(0, x.dtype), env.ints(shape))
-    if n > 0 then flat = env.placed(flat, x, x.ndim - 1, places) end
+    local at = steps(n, plus(m, 1), plus(times(m, math.max(-offset, 0)), math.max(offset, 0)))
+    flat = make("ScatterElements", flat, env.spread_index(at, x.ndim - 1, x), x, { axis = x.ndim - 1 })
     shape[x.ndim], shape[x.ndim + 1] = m, m
-    local y, perm, at = env.reshape(flat, shape), {}, 0
+    local y, perm, next_dim = env.reshape(flat, shape), {}, 0
     if dim1 == x.ndim - 1 and dim2 == x.ndim then return y end
     for i = 0, x.ndim do
       if i == dim1 then perm[i + 1] = x.ndim - 1
       elseif i == dim2 then perm[i + 1] = x.ndim
       else
-        perm[i + 1] = at
-        at = at + 1
+        perm[i + 1] = next_dim
+        next_dim = next_dim + 1
       end
     end
     return make("Transpose", y, { perm = perm })
   end
   function env.windows_along(x, dim, size, step)
-    local n, places, perm = static({ x.shape[dim + 1] }, "a dimension")[1], {}, {}
-    for i = 0, n - size, step do
-      for k = 0, size - 1 do places[#places + 1] = i + k end
-    end
-    local shape = { unpack(x.shape) }
-    shape[dim + 1] = #places / size
-    table.insert(shape, dim + 2, size)
-    local y = env.reshape(make("Gather", x, constant(places, "int64"), { axis = dim }), shape)
+    local offsets, perm = {}, {}
+    for k = 1, size do offsets[k] = k - 1 end
+    local first = steps(plus(over(plus(x.shape[dim + 1], -size), step), 1), step, 0)
+    local at = make("Add", make("Unsqueeze", first, env.ints { 1 }), constant(offsets, "int64"))
+    local y = make("Gather", x, at, { axis = dim })
     for i = 0, x.ndim do
       if i ~= dim + 1 then perm[#perm + 1] = i end
     end
@@ -199,9 +197,10 @@ return function(env, make, constant, writer)
     local n = x.shape[dim + 1]
     step = step or 1
     if type(n) ~= "number" then
-      if type(start) == "number" and start < 0 or type(stop) == "number" and stop < 0 then
-        env.refuse("a dimension whose size changes")
+      local function place(at)
+        return type(at) == "number" and at < 0 and sizes.combined("max", plus(n, at), 0) or at
       end
+      start, stop = place(start), place(stop)
       local all = stop == nil or type(stop) == "table" and sizes.text(stop) == sizes.text(n)
       if step == 1 then return between(x, env.to(v, x.dtype), dim, start or 0, all and END or stop) end
       local last = make("Min", constant(n, "int64"), constant(all and n or stop, "int64"))
