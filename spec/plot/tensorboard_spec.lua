@@ -87,35 +87,94 @@ describe("tensorboard #M495", function()
     w:close()
     local list = events(w.path)
     assert.equal("brain.Event:2", list[1][3][1])
-    assert.equal(11, #list)
+    assert.equal(9, #list)
+    local run = io.popen("ls '" .. w.log_dir .. "/acc_test'"):read "*l"
+    local inner = events(w.log_dir .. "/acc_test/" .. run)
+    assert.equal("acc", fields(fields(inner[2][5][1])[1][1])[1][1]) -- a run for each key, of one tag
     local function value(i) return fields(fields(list[i][5][1])[1][1]) end
     assert.equal(3, list[2][2][1])
     assert.equal("loss", value(2)[1][1])
     assert.equal(0.5, as("float", value(2)[2][1]))
     local nan = as("float", value(3)[2][1])
     assert.is_true(nan ~= nan)
-    assert.equal("acc/test", value(4)[1][1])
-    local h = fields(value(6)[5][1])
+    local h = fields(value(4)[5][1])
     assert.same({ -1, 2, 4, 3, 9 }, { as("double", h[1][1]), as("double", h[2][1]), as("double", h[3][1]),
       as("double", h[4][1]), as("double", h[5][1]) })
     assert.equal(#h[6][1], #h[7][1])
     local sum = 0
     for k = 1, #h[7][1], 8 do sum = sum + as("double", h[7][1]:sub(k, k + 7)) end
     assert.equal(4, sum)
-    h = fields(value(7)[5][1])
+    h = fields(value(5)[5][1])
     assert.equal(16, #h[7][1])
     assert.equal(2, as("double", h[7][1]:sub(1, 8)))
-    local image = fields(value(8)[4][1])
+    local image = fields(value(6)[4][1])
     assert.same({ 4, 5, 3 }, { image[1][1], image[2][1], image[3][1] })
     assert.equal("\137PNG", image[4][1]:sub(1, 4))
-    assert.equal("t/text_summary", value(10)[1][1])
+    assert.equal("t/text_summary", value(8)[1][1])
     local nodes = {}
-    for i, n in ipairs(fields(list[11][4][1])[1]) do
+    for i, n in ipairs(fields(list[9][4][1])[1]) do
       local f = fields(n)
       nodes[i] = f[1][1] .. "=" .. f[2][1] .. "(" .. table.concat(f[3] or {}, ",") .. ")"
     end
     assert.equal("linear_1=linear(relu,2/weight,2/bias)", nodes[#nodes])
     assert.equal("relu=relu(linear)", nodes[#nodes - 1])
+  end)
+
+  it("writes what plugins take", function()
+    local w = moth.tensorboard.SummaryWriter(temporary_folder())
+    local names = {}
+    local function written(fn) -- the values of the summaries that fn writes
+      local before = #events(w.path)
+      fn()
+      w:flush()
+      local out, list = {}, events(w.path)
+      for i = before + 1, #list do
+        for _, v in ipairs(fields(list[i][5][1])[1]) do
+          out[#out + 1] = fields(v)
+          names[#names + 1] = out[#out][1][1]
+        end
+      end
+      return out
+    end
+    w:flush()
+    local film = fields(written(function() w:add_video("film", moth.rand(2, 3, 1, 4, 5)) end)[1][4][1])
+    assert.same({ 4, 10, 1, "GIF89a" }, { film[1][1], film[2][1], film[3][1], film[4][1]:sub(1, 6) })
+    local sound = fields(written(function() w:add_audio("sound", moth.tensor { 0, 2, -1 }, 1, 8000) end)[1][6][1])
+    assert.same({ 8000, 3 }, { as("float", sound[1][1]), sound[3][1] })
+    assert.equal("RIFF", sound[4][1]:sub(1, 4))
+    assert.same({ 0, 32767, -32767 }, { as("int16_t", sound[4][1]:sub(45)), as("int16_t", sound[4][1]:sub(47)),
+      as("int16_t", sound[4][1]:sub(49)) })
+    local pr = fields(written(function()
+      w:add_pr_curve("pr", moth.tensor { 0, 1, 1 }, moth.tensor { 0.2, 0.5, 1 }, 1, 3)
+    end)[1][8][1])
+    local floats = {}
+    for k = 1, #pr[5][1], 4 do floats[#floats + 1] = as("float", pr[5][1]:sub(k, k + 3)) end
+    assert.same({ 2, 2, 1, 1, 0, 0, 0, 1, 1, 0, 0, 1 }, { unpack(floats, 1, 12) }) -- tp, fp, tn, fn at 0, 0.5 and 1
+    local mesh = written(function()
+      w:add_mesh("m", moth.rand(1, 4, 3), nil, moth.ones({ 1, 2, 3 }, { dtype = moth.int32 }))
+    end)
+    assert.equal(2, #mesh)
+    assert.equal(0, as("float", fields(mesh[2][8][1])[5][1])) -- positions count from 1 here
+    written(function()
+      w:add_custom_scalars { a = { b = { "Margin", { "v", "l", "u" } } } }
+      w:add_tensor("t", moth.ones({ 2 }, { dtype = moth.int64 }))
+      w:add_histogram_raw("h", 0, 1, 2, 1, 1, { 1 }, { 2 })
+      w:add_hparams({ lr = 0.1, opt = "sgd", fast = true }, { acc = 1 }, nil, "hp")
+      w:add_embedding(moth.rand(3, 2), { metadata = { "x", "y", "z" }, label_img = moth.rand(3, 1, 2, 2) })
+      if pcall(require("ffi").load, "libcairo.so.2") then w:add_figure("f", moth.plot.lines { { { 1, 2 } } }) end
+    end)
+    assert.matches("film sound pr m_VERTEX m_FACE custom_scalars__config__ t h", table.concat(names, " "))
+    assert.matches('tensor_path: "00000/default/tensors.tsv"', read(w.log_dir .. "/projector_config.pbtxt"))
+    assert.equal("x\ny\nz\n", read(w.log_dir .. "/00000/default/metadata.tsv"))
+    local hp = events(w.log_dir .. "/hp/" .. io.popen("ls '" .. w.log_dir .. "/hp'"):read "*l")
+    assert.equal(5, #hp)
+    assert.equal(w.log_dir, w:get_logdir())
+    w:add_image("i", moth.rand(4, 5, 3), { dataformats = "HWC" })
+    fails("dataformats 'HW' does not fit", function() w:add_image("i", moth.rand(4, 5, 3), { dataformats = "HW" }) end)
+    fails("must be .N, T, C, H, W.", function() w:add_video("v", moth.rand(3, 4, 5)) end)
+    fails("there are 3 points, 1 labels", function() w:add_embedding(moth.rand(3, 2), { "a" }) end)
+    fails("'lr' must be a number, a string or a boolean", function() w:add_hparams({ lr = {} }, {}) end)
+    w:close()
   end)
 
   it("says what is wrong", function()

@@ -4,6 +4,7 @@
 --     w:add_scalar("loss/train", loss:item(), step)
 --     w:add_histogram("weights", layer.weight, step)
 --     w:add_image("sample", image, step)
+--     w:add_hparams({ lr = 0.1 }, { accuracy = 0.9 })     -- plugins.lua: figures, videos, sound, embeddings, …
 --     w:close()
 --
 -- A file is a TFRecord sequence: length, masked CRC-32C of it, an Event message, its CRC. Records are written whole
@@ -39,7 +40,7 @@ function(self, o)
   local message
   self.file, message = io.open(self.path, "ab")
   if not self.file then check.fail("SummaryWriter: %s", message) end
-  self.flush_secs, self.flushed = o.flush_secs, system.now()
+  self.flush_secs, self.flushed, self.runs = o.flush_secs, system.now(), {} -- runs: those of add_scalars
   self:event(pb.bytes(3, "brain.Event:2"))
 end)
 
@@ -79,13 +80,18 @@ function(self, tag, value, step, walltime)
   self:value(tag, pb.float(2, B.is_tensor(value) and tonumber(value:item()) or value), step, walltime)
 end)
 
---- Several numbers of one chart: { train = 0.1, test = 0.2 }, written under main_tag/<key>.
+--- Several numbers of one chart: { train = 0.1, test = 0.2 }. Each key is a run of its own below the folder,
+-- <main_tag>_<key>, with the tag main_tag: TensorBoard draws runs into one chart.
 add("add_scalars(string main_tag, table tag_scalar_dict, size global_step=0, number walltime?)",
 function(self, main_tag, values, step, walltime)
   local keys = {}
   for k in each(values) do keys[#keys + 1] = tostring(k) end
   table.sort(keys)
-  for _, k in ipairs(keys) do self:add_scalar(main_tag .. "/" .. k, values[k], step, walltime) end
+  for _, k in ipairs(keys) do
+    local run = self.log_dir .. "/" .. main_tag:gsub("/", "_") .. "_" .. k
+    self.runs[run] = self.runs[run] or Writer(run, { flush_secs = self.flush_secs })
+    self.runs[run]:add_scalar(main_tag, values[k], step, walltime)
+  end
 end)
 
 -- TensorBoard's bin edges: from 1e-12 growing by a tenth, mirrored; made once.
@@ -159,9 +165,25 @@ function(self, tag, values, step, bins, walltime)
     .. pb.double(5, squares) .. pb.doubles(6, edges) .. pb.doubles(7, kept)), step, walltime)
 end)
 
---- An image: (C, H, W) or (H, W), of 1, 3 or 4 channels; floats in 0 to 1, uint8 in 0 to 255.
-add("add_image(string tag, Tensor img_tensor, size global_step=0, number walltime?)",
-function(self, tag, image, step, walltime)
+-- A tensor of images with its dimensions in the order N, C, H, W, of those that `form` names.
+local function ordered(where, t, form)
+  if not form then return t end
+  local order = {}
+  for d in ("NCHW"):gmatch "." do
+    local at = form:find(d, 1, true)
+    if at then order[#order + 1] = at end
+  end
+  if #order ~= #form or B.dim(t) ~= #form or not form:find "H" or not form:find "W" then
+    check.fail("[%s] dataformats '%s' does not fit a tensor of %d dimensions", where, form, B.dim(t))
+  end
+  return ops.permute(t, order)
+end
+
+--- An image: (C, H, W) or (H, W), of 1, 3 or 4 channels; floats in 0 to 1, uint8 in 0 to 255. dataformats: the order of
+-- its dimensions, as "HWC".
+add("add_image(string tag, Tensor img_tensor, size global_step=0, number walltime?, string dataformats?)",
+function(self, tag, image, step, walltime, form)
+  image = ordered("add_image", image, form)
   local png = require "moth.plot.png"
   local data, width, height, channels = png.encode(image)
   self:value(tag, pb.bytes(4, pb.int(1, height) .. pb.int(2, width) .. pb.int(3, channels) .. pb.bytes(4, data)),
@@ -169,8 +191,9 @@ function(self, tag, image, step, walltime)
 end)
 
 --- A batch (N, C, H, W) as one picture, `nrow` (8) in a row.
-add("add_images(string tag, Tensor img_tensor, size global_step=0, count nrow=8, number walltime?)",
-function(self, tag, images, step, nrow, walltime)
+add("add_images(string tag, Tensor img_tensor, size global_step=0, count nrow=8, number walltime?, \z
+  string dataformats?)", function(self, tag, images, step, nrow, walltime, form)
+  images = ordered("add_images", images, form)
   self:add_image(tag, require("moth.plot").make_grid(images, { nrow = nrow }), step, walltime)
 end)
 
@@ -182,6 +205,8 @@ function(self, tag, text, step, walltime)
   self:value(tag .. "/text_summary", pb.bytes(8, tensor) .. pb.bytes(9, metadata), step, walltime)
 end)
 
+require "moth.tensorboard.plugins"(Writer)
+
 --- The ops that model(input, …) calls, as a graph: a node per op, parameters by their names.
 function Writer:add_graph(model, ...)
   self:event(pb.bytes(4, require("moth.tensorboard.graph").define(model, ...)))
@@ -190,12 +215,14 @@ end
 --- Flushes the file.
 function Writer:flush()
   if self.file then self.file:flush() end
+  for _, run in each(self.runs) do run:flush() end
   self.flushed = system.now()
 end
 
 --- Ends the file; more calls are errors.
 function Writer:close()
   if self.file then self.file:close() end
+  for _, run in each(self.runs) do run:close() end
   self.file = nil
 end
 
