@@ -6,7 +6,6 @@ return {
   { "training_dropout training_dropout_default training_dropout_mask training_dropout_default_mask",
     "random numbers: the generator of the case is numpy's" },
   { "image_decoder_.*", "images of several formats are not decoded within a model" },
-  { "ai_onnx_ml_tree_ensemble_.*", "trees are not there" },
   { "attention_.*_bf16 attention_.*_bf16_expanded attention_4d_causal_fp16_expanded",
     "rounding: sums of products are rounded once, from float32, the case rounds each; the last bit differs", true },
   { "resize_downsample_scales_linear_align_corners resize_downsample_scales_cubic_align_corners",

@@ -51,7 +51,7 @@ function M.rule(names, attributes, fn, o)
 end
 
 local families = { "math", "shape", "index", "reduce", "nn", "window", "recurrent", "control", "quant", "attention",
-  "image", "signal", "text", "ml", "loss", "microsoft" }
+  "image", "signal", "text", "ml", "trees", "loss", "microsoft" }
 local open = false
 
 --- The rule of an operator of one of the files that are loaded.

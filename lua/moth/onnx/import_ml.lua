@@ -1,4 +1,4 @@
---- Operators of ONNX's domain of classical learning, ai.onnx.ml: those without tables of trees.
+--- Operators of ONNX's domain of classical learning, ai.onnx.ml; trees: import_trees.lua.
 local B = require "moth_lua"
 local moth = require "moth"
 local import = require "moth.onnx.import"
