@@ -2,10 +2,10 @@
 --
 -- Rows are made of the records: the first sample that PyTorch takes, as it stands and with its sizes multiplied until
 -- its largest tensor has a million elements or a call takes 20 ms; forward, and backward where there is a derivative.
--- The two take turns, with one thread by the processor's time; medians of ratios within a turn. Results are freed at
--- once on both sides; bench/collector.lua measures what waiting for the collector costs. Functions that are made of ops
--- in Lua stand below. MOTH_OP=name (a pattern, or several with commas) restricts the run. Sorted by ratio; --out
--- appends the table to a file, --left lists the ops without a row, and why.
+-- The two take turns, with one thread by the processor's time, after a call that is not counted; medians of ratios
+-- within a turn. Results are freed at once on both sides; bench/collector.lua measures what waiting for the collector
+-- costs. Functions that are made of ops in Lua stand below. MOTH_OP=name (a pattern, or several with commas) restricts
+-- the run. Sorted by ratio; --out appends the table to a file, --left lists the ops without a row, and why.
 local ffi = require "ffi"
 local cjson = require "cjson"
 local B = require "moth_lua"
@@ -332,6 +332,7 @@ local function measure(name, kind, f, question)
     if shape ~= table.concat(answer.shape, " ") then return nil, "other results" end
   end
   local n, after = 1, fresh(f) and release or function() end
+  seconds(f, 2, after) -- the first calls touch fresh memory
   while true do
     local took = seconds(f, n, after)
     if took >= SECONDS / 2 or n > 2 ^ 20 then break end
@@ -340,6 +341,7 @@ local function measure(name, kind, f, question)
   local ratios, mine, theirs = {}, {}, {}
   for turn = 1, TURNS do
     local torch = ask({ run = true }).seconds
+    seconds(f, 1, after) -- what the other side put into the caches
     mine[turn], theirs[turn] = seconds(f, n, after) / n, torch
     ratios[turn] = mine[turn] / torch
   end

@@ -84,6 +84,7 @@ def prepare(q):
     else:
         done = call
     n = 1
+    done()
     while True:
         start = clock()
         for _ in range(n):
@@ -107,6 +108,7 @@ def main():
                 clock = time.thread_time if q["threads"] == 1 else time.perf_counter
                 answer = {}
             elif "run" in q:
+                done()
                 start = clock()
                 for _ in range(n):
                     done()
