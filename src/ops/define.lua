@@ -152,8 +152,9 @@ return {
     local n = values.shape[-1]
     local many = both(negate(is_number(q)), gt(q.ndim, 0))
     local points = when(is_number(q), full_of(self, list(1), as_number(q), none), reshape(as(q, self.dtype), list(q.numel)))
-    local numbers = as(sum(logical_not(isnan(values)), list(-1), true), values.dtype)
-    local ranks = when(nan, clamp(points * (numbers - 1), 0, none), where(ne(numbers, n), n - 1, points * (n - 1)))
+    -- NaN stands behind the numbers
+    local ranks = when(nan, clamp(points * (as(sum(logical_not(isnan(values)), list(-1), true), values.dtype) - 1), 0, none),
+      where(isnan(narrow(values, -1, n - 1, 1)), n - 1, points * (n - 1)))
     local at = expand(clamp(detach(ranks), 0, n - 1), join(first_n(x.shape, x.ndim - 1), list(points.numel)))
     local rank = when(eq(interpolation, "lower"), floor(at), when(eq(interpolation, "higher"), ceil(at),
       when(eq(interpolation, "nearest"), round(at), at)))
