@@ -241,6 +241,7 @@ static bool adjacent(const int64_t *at, int lines) {
 #ifdef __AVX512F__
 typedef double wide __attribute__((vector_size(64), aligned(8), may_alias));
 #define SHUFFLE __builtin_shufflevector
+enum { FETCHED = 2 }; /* vectors ahead: the processor follows fewer lines than go side by side */
 
 /* The columns of 8 rows of pairs of floats (4 rows of pairs of doubles) as rows. */
 MOTH_FN void transpose(wide *r) {
@@ -299,8 +300,11 @@ static int64_t load_pairs(const real *in, const int64_t *at, int64_t unit, int64
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
 #pragma GCC unroll 8
-      for (int v = 0; v < SIDE; v++)
-        r[h][v] = *(const wide *)(in + at[h * SIDE + v] * unit + 2 * i);
+      for (int v = 0; v < SIDE; v++) {
+        const wide *from = (const wide *)(in + at[h * SIDE + v] * unit + 2 * i);
+        r[h][v] = *from;
+        __builtin_prefetch(from + FETCHED);
+      }
       transpose(r[h]);
     }
 #pragma GCC unroll 8
@@ -329,8 +333,11 @@ static int64_t store_pairs(real *out, const int64_t *at, int64_t unit, int64_t c
     for (int h = 0; h < 2; h++) {
       transpose(r[h]);
 #pragma GCC unroll 8
-      for (int v = 0; v < SIDE; v++)
-        *(wide *)(out + at[h * SIDE + v] * unit + 2 * i) = r[h][v];
+      for (int v = 0; v < SIDE; v++) {
+        wide *to = (wide *)(out + at[h * SIDE + v] * unit + 2 * i);
+        *to = r[h][v];
+        __builtin_prefetch(to + FETCHED, 1);
+      }
     }
   }
   return i;
