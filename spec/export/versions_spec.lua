@@ -59,7 +59,27 @@ describe("files of other versions #quick #M416", function()
       return select(3, B.load_safetensors(path)).format
     end
     assert.equal("moth.export 1", format_of(function(v) return v:reshape(v:size(1) * 2) / v:size(1) end))
-    assert.equal("moth.export 2", format_of(function(v) return v * (0.3 * v:size(1)) end))
+    assert.equal("moth.export 3", format_of(function(v) return v * (0.3 * v:size(1)) end))
+    local y = moth.randn(7, 2)
+    for text, factor in pairs {
+      ['"scale":0.3'] = 0.3 * 7, ['"of":"sqrt"'] = math.sqrt(7), ['"of":"reciprocal","scale":2'] = 2 / 7,
+      ['"of":"rsqrt","scale":0.3'] = 0.3 / math.sqrt(7), ['"of":"cube"'] = false, ['"scale":"2"'] = false,
+    } do -- as format 2 had them
+      moth.export.save(moth.export(function(v) return v * (0.3 * v:size(1)) end, { x },
+        { dynamic_shapes = { { "rows" } } }), path)
+      rewritten(function(m)
+        local count
+        m.graph, count = m.graph:gsub('{"f":%b{}}', '{"f":{"terms":[[1,"rows"]],"add":0,' .. text .. "}}")
+        assert.equal(1, count)
+      end)
+      local ok, ep = pcall(moth.export.load, path)
+      assert.equal(factor ~= false, ok, ep)
+      if ok then
+        assert.is_true(moth.allclose(y * factor, ep(y)))
+      else
+        assert.matches("a formula of sizes is damaged", ep)
+      end
+    end
     assert.equal("moth.export 2", format_of(function(v)
       local n = v:size(1)
       return v + moth.zeros(math.ceil(n / 2) * n):sum()

@@ -3,10 +3,10 @@
 -- A graph is recorded at several sizes of each dimension. A number that differs between these records is a formula of
 -- the dimensions (moth.export.follow finds it):
 --
---     { terms = { { 2, "batch" }, { 1, "batch", "time" } }, add = 1, div = 2, of = "rsqrt", scale = 3 }
+--     { terms = { { 2, "batch" }, { 1, "batch", "time" } }, add = 1, div = 2 }
 --
--- is 3 / sqrt(floor((2 * batch + batch * time + 1) / 2)); div and scale are left out where they are 1, of where it is
--- none. A factor of a term may be a formula itself, without of and scale. What such a form has not is a call:
+-- is floor((2 * batch + batch * time + 1) / 2); div is left out where it is 1. A factor of a term may be a formula
+-- itself. What such a form has not is a call:
 --
 --     { op = "min", a = formula, b = 4096 }
 local check = require "moth.utils.check"
@@ -89,12 +89,6 @@ end
 
 -- ---- formulas ------------------------------------------------------------------------------------
 
-local maps = {
-  reciprocal = { function(v) return 1 / v end, function(v) return 1 / v end, "reciprocal" },
-  sqrt = { math.sqrt, function(v) return v * v end, "sqrt" },
-  rsqrt = { function(v) return 1 / math.sqrt(v) end, function(v) return 1 / (v * v) end, "sqrt", "reciprocal" },
-}
-
 --- What calls in formulas compute.
 M.operations = {
   add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
@@ -128,8 +122,6 @@ function M.postfix(f, out)
       put "add"
     end
     if f.div then put(f.div, "div", "floor") end
-    if f.of then put(unpack(maps[f.of], 3)) end
-    if f.scale then put(f.scale, "mul") end
   end
   return out
 end
@@ -147,9 +139,7 @@ function M.evaluate(f, dims)
     end
     sum = sum + product
   end
-  if f.div then sum = math.floor(sum / f.div) end
-  if f.of then sum = maps[f.of][1](sum) end
-  return f.scale and f.scale * sum or sum
+  return f.div and math.floor(sum / f.div) or sum
 end
 
 --- A shape of numbers, names of dimensions and formulas, with the sizes that dims has.
@@ -180,16 +170,12 @@ function M.text(f)
   end
   if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = ("%d"):format(f.add or 0) end
   local text = table.concat(parts, " + "):gsub("%+ %-", "- ")
-  if f.div then text = ("(%s)//%d"):format(text, f.div) end
-  if f.of then text = ("%s(%s)"):format(f.of, text) end
-  if f.scale then text = ("%.9g*%s"):format(f.scale, f.of and text or "(" .. text .. ")") end
-  return text
+  return f.div and ("(%s)//%d"):format(text, f.div) or text
 end
 
 -- What M.code's text calls functions.
 M.code_names = "local floor, ceil, abs, sqrt = math.floor, math.ceil, math.abs, math.sqrt\n"
   .. "local min, max, log, exp = math.min, math.max, math.log, math.exp\n"
-local mapped = { reciprocal = "(1 / %s)", sqrt = "sqrt(%s)", rsqrt = "(1 / sqrt(%s))" }
 
 --- A formula as an expression of Lua behind M.code_names; name(dimension) gives what stands for one: itself, if left
 -- out.
@@ -214,9 +200,7 @@ function M.code(f, name)
   end
   if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = M.code(f.add or 0) end
   local text = ("(%s)"):format(table.concat(parts, " + "))
-  if f.div then text = ("floor(%s / %s)"):format(text, M.code(f.div)) end
-  if f.of then text = mapped[f.of]:format(text) end
-  return f.scale and ("(%s * %s)"):format(M.code(f.scale), text) or text
+  return f.div and ("floor(%s / %s)"):format(text, M.code(f.div)) or text
 end
 
 local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
@@ -225,15 +209,27 @@ local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
 
 local function plain(f)
   if type(f) == "number" then return f % 1 == 0 and { terms = {}, add = f } or nil end
-  if f.div and not (f.of or f.scale) then return { terms = { { 1, f } }, add = 0 } end
-  return not (f.op or f.of or f.scale) and f or nil
+  if f.div then return { terms = { { 1, f } }, add = 0 } end
+  return not f.op and f or nil
 end
 
-local function whole(f)
-  local sum = (f.add or 0) % 1 == 0
-  for _, term in ipairs(f.terms) do sum = sum and term[1] % 1 == 0 end
+local keeps_whole = { add = true, sub = true, mul = true, mod = true, min = true, max = true, abs = true }
+
+--- Whether a formula, or a number, is a whole number at all sizes, as far as its form tells.
+function M.is_whole(f)
+  if type(f) ~= "table" then return type(f) == "string" or f % 1 == 0 end
+  if f.op then
+    return f.op == "floor" or f.op == "ceil"
+      or keeps_whole[f.op] and M.is_whole(f.a) and (f.b == nil or M.is_whole(f.b)) or false
+  end
+  local sum = f.div ~= nil or (f.add or 0) % 1 == 0
+  for _, term in ipairs(f.div and {} or f.terms) do
+    for _, factor in ipairs(term) do sum = sum and M.is_whole(factor) end
+  end
   return sum
 end
+
+local whole = M.is_whole
 
 -- terms and a number as a formula, with one term of each kind.
 local function gathered(terms, add)
@@ -307,7 +303,7 @@ function M.may_be_negative(f)
   if f.op == "mod" then return b end
   if f.op == "abs" or f.op == "sqrt" or f.op == "exp" then return false end
   if f.op then return f.op == "sub" or f.op == "log" or a or b or false end
-  if (f.add or 0) < 0 or (f.scale or 1) < 0 then return true end
+  if (f.add or 0) < 0 then return true end
   for _, term in ipairs(f.terms) do
     for _, factor in ipairs(term) do
       if M.may_be_negative(factor) then return true end
@@ -344,7 +340,7 @@ end
 local function linear(f)
   if type(f) == "number" then return {}, f, f end
   if type(f) == "string" then return { [f] = 1 }, 0, 0 end
-  if f.op or f.of or f.scale then return nil end
+  if f.op then return nil end
   local factors, low, high = {}, f.add or 0, f.add or 0
   for _, term in ipairs(f.terms) do
     local k = term[1]
@@ -384,7 +380,6 @@ local function bounds(f, ranges)
     if f.op == "abs" and a >= 0 then return a, b end
     return -math.huge, math.huge
   end
-  if f.of or f.scale then return -math.huge, math.huge end
   local low, high = f.add or 0, f.add or 0
   for _, term in ipairs(f.terms) do
     local a, b = term[1], term[1]
@@ -475,9 +470,6 @@ function M.is_formula(f, dims, depth, calls)
       and (f.b ~= nil) == not one_operand[f.op] and (f.b == nil or operand(f.b))
   end
   if type(f) ~= "table" or type(f.terms) ~= "table" or depth > MOST_DEPTH then return false end
-  if f.of ~= nil and (not maps[f.of] or depth > 1) or f.scale ~= nil and (type(f.scale) ~= "number" or depth > 1) then
-    return false
-  end
   if f.add ~= nil and type(f.add) ~= "number" or f.div ~= nil and (type(f.div) ~= "number" or f.div < 1) then
     return false
   end
@@ -493,8 +485,5 @@ function M.is_formula(f, dims, depth, calls)
   end
   return true
 end
-
---- What makes numbers of whole ones, by name: { the function, its inverse, its operations }.
-M.maps = maps
 
 return M

@@ -19,7 +19,7 @@ local key_of = B.memory_key
 
 local M = {}
 
--- A file is of format 2 where a formula has a scale, formulas in it, or is a result, where an argument or result
+-- A file is of format 2 where a formula has formulas in it, or is a result, where an argument or result
 -- is a number that is not finite, and where a default dtype is not float32: a moth that reads 1 alone would misread it.
 -- It is of format 3 where a formula has calls (min, max, …) and where there are guards.
 local FORMATS = { "moth.export 1", "moth.export 2", "moth.export 3" }
@@ -69,7 +69,7 @@ local function pack_formula(f)
   if f.op then return { op = f.op, a = pack_formula(f.a), b = f.b and pack_formula(f.b) } end
   return { terms = list(f.terms, nil, function(term)
     return list(term, nil, function(factor) return type(factor) == "table" and pack_formula(factor) or factor end)
-  end), add = f.add or 0, div = f.div, of = f.of, scale = f.scale }
+  end), add = f.add or 0, div = f.div }
 end
 
 local pack_program
@@ -154,7 +154,7 @@ end
 -- Whether format 1 has no name for something in lists of inputs and calls.
 local function is_new(packed)
   if type(packed) ~= "table" then return false end
-  if packed.terms and packed.scale or packed.default_dtype then return true end
+  if packed.default_dtype then return true end
   for _, term in ipairs(packed.terms or {}) do
     for i = 2, term.__list do
       if type(term[i]) == "table" then return true end
@@ -237,6 +237,16 @@ function Reader:array(v, what, fn)
 end
 
 function Reader:formula(f)
+  if type(f) == "table" and (f.of ~= nil or f.scale ~= nil) then -- of formats 1 and 2
+    local out, root = self:formula { terms = f.terms, add = f.add, div = f.div }, f.of == "sqrt" or f.of == "rsqrt"
+    local below = f.of == "rsqrt" or f.of == "reciprocal"
+    if f.of ~= nil and not (root or below) or f.scale ~= nil and type(f.scale) ~= "number" then
+      self:fail("a formula of sizes is damaged")
+    end
+    if root then out = sizes.combined("sqrt", out) end
+    if below then out = sizes.combined("div", 1, out) end
+    return f.scale and sizes.combined("mul", out, f.scale) or out
+  end
   if not sizes.is_formula(f, self.dims) then self:fail("a formula of sizes is damaged") end
   if f.op then
     local function operand(v) return type(v) == "table" and self:formula(v) or v end
@@ -249,7 +259,7 @@ function Reader:formula(f)
       if type(term[k]) == "table" then terms[i][k] = self:formula(term[k]) end
     end
   end
-  return { kind = "size", terms = terms, add = f.add, div = f.div, of = f.of, scale = f.scale }
+  return { kind = "size", terms = terms, add = f.add, div = f.div }
 end
 
 function Reader:value(v, known, null)

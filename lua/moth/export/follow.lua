@@ -142,7 +142,7 @@ end
 -- Whether a formula has sums, products and quotients alone.
 local function is_plain(f)
   if type(f) ~= "table" then return true end
-  local plain = not (f.op or f.of or f.scale)
+  local plain = not f.op
   for _, term in ipairs(plain and f.terms or {}) do
     for i = 2, #term do plain = plain and is_plain(term[i]) end
   end
@@ -316,11 +316,19 @@ local function agrees(f, points, values, tolerance)
   return true
 end
 
+-- What makes numbers of whole ones: the inverse, and the formula.
+local maps = {
+  { function(v) return v end, function(f) return f end },
+  { function(v) return 1 / v end, function(f) return combined("div", 1, f) end },
+  { function(v) return v * v end, function(f) return combined("sqrt", f) end },
+  { function(v) return 1 / (v * v) end, function(f) return combined("div", 1, combined("sqrt", f)) end },
+}
+
 -- A root, a reciprocal or a fraction of a formula of whole numbers.
 function Known:fraction(values)
-  for _, of in ipairs { "none", "reciprocal", "sqrt", "rsqrt" } do
+  for _, map in ipairs(maps) do
     local inner, factors = {}, { 1, 2 }
-    for i, v in ipairs(values) do inner[i] = of == "none" and v or sizes.maps[of][2](v) end
+    for i, v in ipairs(values) do inner[i] = map[1](v) end
     for i = 1, math.min(#self.list, MOST_FACTORS) do
       local m, j = self.list[i], 2
       while m[j] and (m[j] == m[1] or inner[j] == inner[1]) do j = j + 1 end
@@ -338,10 +346,9 @@ function Known:fraction(values)
       end
       local f = good and self:find(near_ones)
       if type(f) == "table" then
-        f = (f.op or f.div or f.of or f.scale) and { terms = { { 1, f } }, add = 0 } or { terms = f.terms, add = f.add }
-        f.kind, f.of = "size", of ~= "none" and of or nil
-        if f.of and agrees(f, self.points, values, TOLERANCE) then return f end
-        f.scale = values[1] / sizes.evaluate(f, self.points[1])
+        f = map[2](f)
+        if map ~= maps[1] and agrees(f, self.points, values, TOLERANCE) then return f end
+        f = combined("mul", f, values[1] / sizes.evaluate(f, self.points[1]))
         if agrees(f, self.points, values, TOLERANCE) then return f end
       end
     end
@@ -447,7 +454,7 @@ function M.expressions_of(program)
   local function look(v)
     if type(v) ~= "table" then return end
     if v.kind == "size" then
-      local text = (v.op or v.div or v.of) and sizes.text(v)
+      local text = (v.op or v.div) and sizes.text(v)
       if text and not known[text] then list[#list + 1], known[text] = v, true end
       for _, term in ipairs(v.terms or {}) do
         for i = 2, #term do

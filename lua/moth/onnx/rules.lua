@@ -29,8 +29,7 @@ local function promoted(list)
     if is_value(v) then dtype = dtype and B.promote(dtype, v.dtype).name or v.dtype end
   end
   for _, v in ipairs(list) do
-    local fraction = type(v) == "number" and v ~= math.floor(v) or type(v) == "table" and v.of
-    if fraction and dtype and not B.dtype(dtype).is_floating_point then
+    if not is_value(v) and not sizes.is_whole(v) and dtype and not B.dtype(dtype).is_floating_point then
       dtype = B.default_dtype().name
     end
   end

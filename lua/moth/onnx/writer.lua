@@ -136,7 +136,6 @@ function Writer:size(f)
     if f.b then inputs[2] = self:size(f.b) end
     return self:node(calls[f.op], inputs, 1, {}, "")[1]
   end
-  if f.of or f.scale then refuse("%s of a size as a size", f.of or "a fraction") end
   local sum
   local function number(v) return self:constant({ v }, "int64").name end
   for _, term in ipairs(f.terms) do
@@ -170,12 +169,8 @@ function Writer:formula(f, dtype)
       return rules.value(self:node(op, inputs, 1, {}, "")[1], dtype, {})
     end
   end
-  local plain = f.op and f or { terms = f.terms, add = f.add, div = f.div }
-  local v = self:node("Squeeze", { self:size(plain), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
+  local v = self:node("Squeeze", { self:size(f), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
   if dtype ~= "int64" then v = self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
-  if f.of == "sqrt" or f.of == "rsqrt" then v = self:node("Sqrt", { v }, 1, {}, "")[1] end
-  if f.of == "reciprocal" or f.of == "rsqrt" then v = self:node("Reciprocal", { v }, 1, {}, "")[1] end
-  if f.scale then v = self:node("Mul", { v, self:constant(f.scale, dtype).name }, 1, {}, "")[1] end
   return rules.value(v, dtype, {})
 end
 
@@ -268,7 +263,7 @@ local function shown(shape)
   for k, n in ipairs(shape) do
     out[k] = n
     if type(n) == "table" then
-      local plain = not (n.div or n.of or n.scale or n.op)
+      local plain = not (n.div or n.op)
       out[k] = plain and sizes.text(n):gsub("%W", "_") or "?"
     end
   end
