@@ -124,4 +124,57 @@ describe("moth.onnx, ai.onnx.ml", function()
     refused(11, { 0, 0, 0, 3, 0 }, "a weight for the target 3; there are 1, from 0")
     refused(10, { 1, 3, 4, 1, 9 }, "target_nodeids has node 9 of tree 1, which is none")
   end)
+
+  it("lines: numbers, classes of one score and of several", function()
+    local x = f32 { { -1, 2 }, { 1, 0 } }
+    assert.same({ { 5, -3 }, { 11, 1 } }, run("LinearRegressor", { { "coefficients", { 1, -2, 2, 0 } },
+      { "targets", 2 }, { "intercepts", { 10, -1 } } }, x)[1]:totable())
+    local o = { { "coefficients", { 1, -1 } }, { "intercepts", { 1 } }, { "classlabels_ints", { 7, 9 } } }
+    local label, y = unpack(run("LinearClassifier", o, x, { "label", "y" }))
+    assert.same({ 7, 9 }, label:totable())
+    assert.same({ { 3, -2 }, { -1, 2 } }, y:totable())
+    o[4] = { "post_transform", "LOGISTIC" }
+    assert.same({ { 0.8808, 0.1192 }, { 0.1192, 0.8808 } }, rounded(run("LinearClassifier", o, x, { "label", "y" })[2]))
+    o = { { "coefficients", { 1, 0, 0, 1, -1, 0 } }, { "intercepts", { 0, 0, 0 } },
+      { "classlabels_strings", { "a", "b", "c" } }, { "post_transform", "SOFTMAX" } }
+    label, y = unpack(run("LinearClassifier", o, x, { "label", "y" }))
+    assert.same({ "b", "a" }, { label[1], label[2] })
+    assert.same({ 0.0351, 0.7054, 0.2595 }, rounded(y)[1])
+    assert.error_matches(function() run("LinearRegressor", { { "coefficients", { 1 } } }, x) end,
+      "1 coefficients for 2 features and 1 results")
+  end)
+
+  it("supports: numbers, one class, classes with and without probabilities", function()
+    local x = f32 { { -1, 2 }, { 1, 0 } }
+    local o = { { "kernel_type", "POLY" }, { "kernel_params", { 1, 1, 2 } }, { "n_supports", 2 },
+      { "support_vectors", { 1, 0, 0, 1 } }, { "coefficients", { 1, -1 } }, { "rho", { 1 } } }
+    assert.same({ { -8 }, { 4 } }, run("SVMRegressor", o, x)[1]:totable())
+    o[7] = { "one_class", 1 }
+    assert.same({ { -1 }, { 1 } }, run("SVMRegressor", o, x)[1]:totable())
+    o = { { "kernel_params", { 1, 0, 1 } }, { "vectors_per_class", { 1, 1 } }, { "support_vectors", { 1, 0, 0, 1 } },
+      { "coefficients", { 2, -1 } }, { "rho", { 0 } }, { "classlabels_ints", { 4, 6 } } }
+    local label, y = unpack(run("SVMClassifier", o, x, { "label", "y" }))
+    assert.same({ 6, 4 }, label:totable())
+    assert.same({ { 4, -4 }, { -2, 2 } }, y:totable())
+    o[7], o[8] = { "prob_a", { -1 } }, { "prob_b", { 0 } }
+    label, y = unpack(run("SVMClassifier", o, x, { "label", "y" }))
+    assert.same({ 6, 4 }, label:totable())
+    assert.same({ { 0.018, 0.982 }, { 0.8808, 0.1192 } }, rounded(y))
+  end)
+
+  it("what stands before and behind: norms, what is missing, one of several, tables of scores", function()
+    local x = f32 { { -1, 4 }, { 0, 0 } }
+    assert.same({ { -0.2, 0.8 }, { 0, 0 } }, rounded(run("Normalizer", { { "norm", "L1" } }, x)[1]))
+    assert.same({ { -0.25, 1 }, { 0, 0 } }, rounded(run("Normalizer", {}, x)[1]))
+    assert.same({ { -0.2425, 0.9701 }, { 0, 0 } }, rounded(run("Normalizer", { { "norm", "L2" } }, x)[1]))
+    assert.same({ { -1, 4 }, { 7, 8 } }, run("Imputer", { { "imputed_value_floats", { 7, 8 } } }, x)[1]:totable())
+    assert.same({ { -1, 4, 0 }, { 0, 0, 0 } },
+      run("FeatureVectorizer", { { "inputdimensions", { 3 } } }, x)[1]:totable())
+    assert.same({ { { 0, 0 }, { 0, 1 } }, { { 1, 0 }, { 1, 0 } } },
+      run("OneHotEncoder", { { "cats_int64s", { 0, 4 } } }, x)[1]:totable())
+    assert.error_matches(function() run("OneHotEncoder", { { "cats_int64s", { 0, 4 } }, { "zeros", 0 } }, x) end,
+      "an element is of no category")
+    local maps = run("ZipMap", { { "classlabels_strings", { "no", "yes" } } }, x)[1]
+    assert.same({ { no = -1, yes = 4 }, { no = 0, yes = 0 } }, { maps[1], maps[2] })
+  end)
 end)

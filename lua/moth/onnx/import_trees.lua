@@ -416,3 +416,5 @@ rule("TreeEnsembleClassifier", NODES .. "class_ids class_nodeids class_treeids c
   for i, k in ipairs(c:list(winner)) do out[i] = labels[k + 1] end
   return out, y:to(moth.float32)
 end, ML)
+
+return { transforms = transforms, of_one_score = of_one_score }
