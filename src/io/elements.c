@@ -1,5 +1,6 @@
 #include "io/elements.h"
 
+#include <math.h>
 #include <string.h>
 
 void moth_elements_copy(MothDType dtype, bool swap, void *out, const uint8_t *from,
@@ -35,4 +36,70 @@ bool moth_elements_count(MothDType dtype, int ndim, const int64_t *shape, int64_
       return false;
   *nbytes = n;
   return true;
+}
+
+/* ---- small floats ----------------------------------------------------------------------------- */
+
+static const MothSmallFloat small_floats[] = {
+    {.name = "F8_E4M3", .bits = 8, .exponent = 4, .mantissa = 3, .bias = 7},
+    {.name = "F8_E5M2", .bits = 8, .exponent = 5, .mantissa = 2, .bias = 15, .has_infinity = true},
+    {.name = "F8_E4M3FNUZ",
+     .bits = 8,
+     .exponent = 4,
+     .mantissa = 3,
+     .bias = 8,
+     .is_unsigned_zero = true},
+    {.name = "F8_E5M2FNUZ",
+     .bits = 8,
+     .exponent = 5,
+     .mantissa = 2,
+     .bias = 16,
+     .is_unsigned_zero = true},
+    {.name = "F8_E8M0", .bits = 8, .exponent = 8, .bias = 127},
+    {.name = "F4", .bits = 4, .exponent = 2, .mantissa = 1, .bias = 1, .is_finite = true},
+};
+
+const MothSmallFloat *moth_small_float(const char *name, size_t n) {
+  for (size_t i = 0; i < sizeof small_floats / sizeof *small_floats; i++)
+    if (strlen(small_floats[i].name) == n && memcmp(small_floats[i].name, name, n) == 0)
+      return &small_floats[i];
+  return NULL;
+}
+
+static float value_of(const MothSmallFloat *k, int code) {
+  int sign = code >> (k->exponent + k->mantissa) & 1;
+  int rest = code & ((1 << (k->exponent + k->mantissa)) - 1);
+  int exponent = rest >> k->mantissa, mantissa = rest & ((1 << k->mantissa) - 1);
+  int most = (1 << k->exponent) - 1, largest = (1 << (k->exponent + k->mantissa)) - 1;
+  if (k->has_infinity && exponent == most && mantissa == 0)
+    return sign ? -INFINITY : INFINITY;
+  if (k->is_unsigned_zero ? sign && rest == 0
+      : k->has_infinity   ? exponent == most
+                          : !k->is_finite && rest == largest)
+    return NAN;
+  float value =
+      k->mantissa == 0 || exponent /* a power alone has no 0 */
+          ? ldexpf((float)((1 << k->mantissa) + mantissa), exponent - k->bias - k->mantissa)
+          : ldexpf((float)mantissa, 1 - k->bias - k->mantissa);
+  return sign ? -value : value;
+}
+
+void moth_small_float_copy(const MothSmallFloat *kind, uint16_t *out, const uint8_t *from,
+                           int64_t n) {
+  uint16_t table[256];
+  int codes = 1 << kind->bits;
+  for (int code = 0; code < codes; code++) {
+    float value = value_of(kind, code);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    table[code] = (uint16_t)(bits >> 16);
+  }
+  if (kind->bits == 8)
+    for (int64_t i = 0; i < n; i++)
+      out[i] = table[from[i]];
+  else
+    for (int64_t i = 0; i < n; i++) {
+      out[2 * i] = table[from[i] & 15];
+      out[2 * i + 1] = table[from[i] >> 4];
+    }
 }

@@ -115,6 +115,10 @@ static MothStatus read_dtype(MothJson *json, MothSafetensorsEntry *entry) {
       entry->dtype = (MothDType)d;
       return MOTH_OK;
     }
+  entry->small = moth_small_float(text.text, text.n);
+  entry->dtype = MOTH_UINT8;
+  if (entry->small)
+    return MOTH_OK;
   return moth_fail(MOTH_ERR_VALUE,
                    "safetensors: \"%.200s\" has dtype %.40s, which moth does not have", entry->name,
                    text.text);
@@ -177,6 +181,14 @@ static MothStatus read_entry(MothJson *json, MothSafetensorsEntry *entry) {
     if (!(seen >> field & 1))
       return moth_fail(MOTH_ERR_VALUE, "safetensors: \"%.200s\" has no %s", entry->name,
                        fields[field]);
+  if (entry->small && entry->small->bits == 4) { /* the shape of the bytes, which hold two each */
+    int64_t *last = entry->ndim ? &entry->shape[entry->ndim - 1] : NULL;
+    if (!last || *last % 2)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "safetensors: \"%.200s\" has rows of %s that are no whole bytes",
+                       entry->name, entry->small->name);
+    *last /= 2;
+  }
   return MOTH_OK;
 }
 

@@ -7,13 +7,15 @@
 #define MOTH_IO_SAFETENSORS_H
 #include <stddef.h>
 
+#include "io/elements.h"
 #include "moth.h"
 
 #define MOTH_SAFETENSORS_MAX_HEADER 100000000 /* bytes, as in the reference implementation */
 
 typedef struct MothSafetensorsEntry {
-  const char *name; /* UTF-8 without NUL inside */
-  MothDType dtype;
+  const char *name;            /* UTF-8 without NUL inside */
+  MothDType dtype;             /* of small floats uint8, with the shape of their bytes */
+  const MothSmallFloat *small; /* what the bytes are, or NULL */
   int ndim;
   int64_t shape[MOTH_MAX_DIMS];
   int64_t begin, end; /* bytes [begin, end) of the file, counted from the file's first byte */

@@ -47,6 +47,18 @@ static MothStatus copy_at(const uint8_t *bytes, const MothSafetensorsEntry *e, M
   return MOTH_OK;
 }
 
+/* Small floats as bfloat16. */
+static MothStatus widened(const uint8_t *bytes, const MothSafetensorsEntry *e, MothTensor **out) {
+  int64_t shape[MOTH_MAX_DIMS];
+  memcpy(shape, e->shape, sizeof shape);
+  if (e->small->bits == 4)
+    shape[e->ndim - 1] *= 2;
+  MOTH_TRY(moth_tensor_new(e->ndim, shape, MOTH_BFLOAT16, (MothDevice){MOTH_CPU, 0}, out));
+  moth_small_float_copy(e->small, (uint16_t *)(void *)(*out)->data, bytes + e->begin,
+                        e->end - e->begin);
+  return MOTH_OK;
+}
+
 /* Raises what went wrong with a file, with its path. */
 static int fail_at(lua_State *L, const char *path) {
   char message[1024];
@@ -82,8 +94,9 @@ static int b_load_safetensors(lua_State *L) {
   for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
     const MothSafetensorsEntry *e = &file->entries[i];
     MothTensor *t;
-    s = is_copied ? copy_at(bytes, e, &t)
-                  : tensor_at(m, bytes, e->dtype, e->ndim, e->shape, e->begin, e->end, &t);
+    s = e->small    ? widened(bytes, e, &t)
+        : is_copied ? copy_at(bytes, e, &t)
+                    : tensor_at(m, bytes, e->dtype, e->ndim, e->shape, e->begin, e->end, &t);
     if (s)
       break;
     moth_lua_push_tensor(L, t);

@@ -38,8 +38,7 @@ local function mapped(path)
   return out
 end
 
---- @return the table of config.json, and { name = tensor } of the weights (is_mapped: not copied from the file)
-function M.read(folder, where, is_mapped)
+local function read(folder, where, is_mapped)
   local load, json = is_mapped and mapped or moth.load, M.json
   if type(folder) ~= "string" then check.fail("[%s] expected a folder, got %s", where, type(folder)) end
   local config = json(folder .. "/config.json", where)
@@ -63,6 +62,13 @@ function M.read(folder, where, is_mapped)
     for name, t in each(load(folder .. "/" .. file)) do all[name] = t end
   end
   return config, all
+end
+
+--- @return the table of config.json, and { name = tensor } of the weights (is_mapped: not copied from the file); those
+-- of 8 bits with scales are made floats
+function M.read(folder, where, is_mapped)
+  local config, sd = read(folder, where, is_mapped)
+  return config, require("moth.models.scaled").read(config, sd, where)
 end
 
 --- Brings weights {name = tensor} to one dtype where norms and biases have another than the matrices, as GGUF files of

@@ -1,7 +1,7 @@
 """Files of the safetensors package: tensors of every dtype both ways, bit for bit; damaged headers, which both refuse."""
 PACKAGES = "safetensors==0.8.0 numpy==2.4.6 torch==2.15.0"
 MEETS = "tensors of all dtypes, five shapes, both ways, bit for bit; metadata; damaged headers, which both refuse"
-LIMITS = "float8, float6 and float4 other than those that moth reads as numbers are refused, with the tensor's name"
+LIMITS = "float6, whose bits the format does not place, is refused, with the tensor's name; small floats are read, and not written"
 
 import json
 import os
