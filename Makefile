@@ -139,10 +139,19 @@ GLOO     := $(if $(TRIPLE),,$(if $(wildcard /usr/include/gloo/rendezvous/context
 libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth $(if $(GLOO),$(B)/libmoth_gloo.so)
 	@:
 
-$(B)/libmoth_gloo.so: src/comm/gloo.cc src/comm/gloo_shim.h $(B)/.flags
+$(B)/libmoth_gloo.so: src/comm/gloo.cc src/comm/transport_shim.h $(B)/.flags
 	$(call say,C++,$@)
 	$(Q)$(GLOO) -std=c++17 -O2 -g -fPIC -fvisibility=hidden $(WARN) $(if $(SAN),-fsanitize=$(SAN)) -Isrc -shared \
 	  -Wl,-z,nodelete -Wl,-z,defs -Wl,-soname,libmoth_gloo.so -o $@ $< -lgloo -lpthread
+
+# The same by the MPI of a site: make mpi MPICC=mpicc.
+MPICC    ?= mpicc
+.PHONY: mpi
+mpi: $(B)/libmoth_mpi.so
+$(B)/libmoth_mpi.so: src/comm/mpi/shim.c src/comm/transport_shim.h $(B)/.flags
+	$(call say,MPI,$@)
+	$(Q)$(MPICC) -std=gnu17 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Wno-stringop-overflow -Isrc -shared -Wl,-z,nodelete \
+	  -Wl,-soname,libmoth_mpi.so -o $@ $<
 
 # libmoth.so is a link, for the linker alone.
 $(B)/libmoth.so: $(B)/$(SONAME) ;
@@ -500,7 +509,7 @@ HEADERS   = src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
 # All that Lua needs, with what its extensions are compiled against; install adds what C programs need.
 install-lua: all
 	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(BINDIR)/moth)
-	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(LIBDIR)' $(B)/$(SONAME) $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
+	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(LIBDIR)' $(B)/$(SONAME) $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so $(B)/libmoth_mpi.so)
 	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(CLUADIR)' $(B)/moth_lua.so
 	$(INSTALL) 755 $(STRIP) -t '$(DESTDIR)$(BINDIR)' $(B)/moth
 	$(Q)ln -sf moth '$(DESTDIR)$(BINDIR)/mothrun'
@@ -518,7 +527,7 @@ install: install-lua
 	  printf '%s\n' "prefix=\$${pcfiledir}/$$up" 'libdir=$(call under,$(LIBDIR))' 'includedir=$(call under,$(INCDIR))' '' 'Name: moth' \
 	  'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \
 	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > '$(DESTDIR)$(PKGDIR)/moth.pc'
-INSTALLED = $(SONAME) libmoth.so libmoth_cuda.so libmoth_gloo.so
+INSTALLED = $(SONAME) libmoth.so libmoth_cuda.so libmoth_gloo.so libmoth_mpi.so
 uninstall:
 	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)'
 	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \

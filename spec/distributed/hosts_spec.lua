@@ -77,7 +77,7 @@ dist.destroy_process_group()
     assert.equal(0, status)
   end
 
-  for _, backend in ipairs { "tcp", B.comm.has_gloo() and "gloo" or nil } do
+  for _, backend in ipairs { "tcp", B.comm.has_transport "gloo" and "gloo" or nil } do
     it("find each other by a name that is loopback on one, and data takes the link that is said: " .. backend,
     function()
       -- two links: which one is hosta?

@@ -1,6 +1,6 @@
 /* libFuzzer: what a rank sends to another one, in the middle of a job: on the connection of messages, or on that of
  * collectives. The first byte chooses which, and the call that waits.
- * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_token.c src/comm/store_wire.c src/comm/shared.c src/comm/tcp_steps.c src/comm/gloo.c
+ * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_token.c src/comm/store_wire.c src/comm/shared.c src/comm/tcp_steps.c src/comm/transport.c src/comm/interfaces.c
  */
 #include "comm/tcp_collectives.c"
 

@@ -1,7 +1,7 @@
 /* libFuzzer: what a rank of this host leaves in the memory that it shares, in the middle of a job: its ends of the rings,
  * which only it should move, what lies in them, and what it says that it has called last. The first byte chooses the call
  * that waits, the second what is in order; then the ring's two numbers, and its bytes, which are the last call's too.
- * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_token.c src/comm/store_wire.c src/comm/tcp_collectives.c src/comm/tcp_steps.c src/comm/tcp_control.c src/comm/gloo.c
+ * Sources: src/comm/group.c src/comm/request.c src/comm/reduce.c src/comm/tcp.c src/comm/local.c src/comm/fake.c src/comm/wire.c src/comm/thread.c src/comm/store_client.c src/comm/store_token.c src/comm/store_wire.c src/comm/tcp_collectives.c src/comm/tcp_steps.c src/comm/tcp_control.c src/comm/transport.c src/comm/interfaces.c
  */
 #include "comm/shared.c"
 

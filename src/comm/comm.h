@@ -144,8 +144,8 @@ typedef struct MothEngine {
   const MothCommLast *(*last_of)(MothGroup *g, int rank); /* NULL: it is not known; may be NULL */
 } MothEngine;
 
-extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_nccl, moth_engine_local,
-    moth_engine_fake;
+extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_mpi, moth_engine_nccl,
+    moth_engine_local, moth_engine_fake;
 
 /* A line of the flight recorder. */
 typedef struct MothCommRecord {
@@ -190,7 +190,7 @@ struct MothGroup {
   MothCommStats stats;
 };
 
-/* Makes a group: all its ranks call this with the same key. backend: "tcp", "gloo", "nccl", "local", "fake". store: not needed for
+/* Makes a group: all its ranks call this with the same key. backend: "tcp", "gloo", "mpi", "nccl", "local", "fake". store: not needed for
  * the latter two. ranks (may be NULL): the numbers of its ranks in messages. */
 MOTH_API MothStatus moth_group_new(const char *backend, int rank, int size, const int *ranks,
                                    MothStore *store, const char *key, double timeout,
@@ -207,7 +207,7 @@ MOTH_API void moth_group_fault(MothGroup *g, const char *fmt, ...)
  * last is added, where that is known. */
 MOTH_API void moth_group_blame(MothGroup *g, int world_rank, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* By what its data travels: "shared memory", "tcp", "gloo", "nccl"; or the engine's name. */
+/* By what its data travels: "shared memory", "tcp", "gloo", "mpi", "nccl"; or the engine's name. */
 MOTH_API const char *moth_group_engine(const MothGroup *g);
 /* Where its collectives take tensors beside the host: the CUDA device of its NCCL; else the host. Sends and receives: on
  * the host alone. */

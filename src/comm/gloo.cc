@@ -1,4 +1,4 @@
-// libmoth_gloo.so: see gloo_shim.h. Waits have no timeout of Gloo's, which would break all connections: who waits is woken
+// libmoth_gloo.so: see transport_shim.h. Waits have no timeout of Gloo's, which would break all connections: who waits is woken
 // instead, and may go on waiting.
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -13,7 +13,7 @@
 #include <set>
 #include <string>
 
-#include "comm/gloo_shim.h"
+#include "comm/transport_shim.h"
 
 namespace {
 
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 class Store : public gloo::rendezvous::Store {
 public:
-  explicit Store(const MothGlooStore &s) : s_(s) {}
+  explicit Store(const MothTransportStore &s) : s_(s) {}
   void set(const std::string &key, const std::vector<char> &data) override {
     if (!s_.set(s_.ctx, key.c_str(), data.data(), data.size()))
       throw std::runtime_error("the store did not take a key");
@@ -42,7 +42,7 @@ public:
   }
 
 private:
-  MothGlooStore s_;
+  MothTransportStore s_;
 };
 
 struct Posted {
@@ -76,8 +76,8 @@ std::shared_ptr<gloo::transport::Device> device_of(const char *host) {
   return device;
 }
 
-void *open_gloo(const char *host, int rank, int size, double timeout, const MothGlooStore *store,
-                char *why, size_t n) {
+void *open_gloo(const char *host, int rank, int size, double timeout,
+                const MothTransportStore *store, char *why, size_t n) {
   try {
     auto *g = new Gloo;
     auto device = device_of(host);
@@ -149,7 +149,8 @@ void wake(void *gloo) {
   }
 }
 
-void close_gloo(void *gloo) {
+void close_gloo(void *gloo, bool broken) {
+  (void)broken;
   auto *g = static_cast<Gloo *>(gloo);
   try {
     g->context->closeConnections();
@@ -160,5 +161,5 @@ void close_gloo(void *gloo) {
 
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) const MothGlooApi moth_gloo_api = {
-    MOTH_GLOO_VERSION, open_gloo, post, wait_for, drop, wake, close_gloo};
+extern "C" __attribute__((visibility("default"))) const MothTransportApi moth_transport_api = {
+    MOTH_TRANSPORT_VERSION, "gloo", open_gloo, post, wait_for, drop, wake, close_gloo};

@@ -598,6 +598,7 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
   const MothEngine *engine = strcmp(backend, "local") == 0  ? &moth_engine_local
                              : strcmp(backend, "fake") == 0 ? &moth_engine_fake
                              : strcmp(backend, "gloo") == 0 ? &moth_engine_gloo
+                             : strcmp(backend, "mpi") == 0  ? &moth_engine_mpi
                              : strcmp(backend, "tcp") == 0  ? &moth_engine_tcp
                              : strcmp(backend, "nccl") == 0 ? &moth_engine_nccl
                                                             : NULL;

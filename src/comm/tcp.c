@@ -7,12 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/gloo.h"
 #include "comm/interfaces.h"
 #include "comm/nccl.h"
 #include "comm/store_token.h"
 #include "comm/tcp.h"
 #include "comm/thread.h"
+#include "comm/transport.h"
 #include "comm/wire.h"
 #include "core/alloc.h"
 #include "core/environment.h"
@@ -153,7 +153,7 @@ static MothStatus claim(MothGroup *g, MothStore *store, const char *name, MothBy
 static int wish_for_gloo(const MothGroup *g) {
   static const char *const words[] = {"never", "hosts", "always", NULL};
   int wish = moth_env_choice("MOTH_GLOO", words);
-  if (g->engine != &moth_engine_gloo || !moth_gloo_available())
+  if (g->engine != &moth_engine_gloo || !moth_transport_available("gloo"))
     return 0;
   return wish < 0 ? 1 : wish;
 }
@@ -247,9 +247,10 @@ static MothStatus agree(MothTcp *e, MothStore *store, const char *key, int liste
     return status;
   e->detail = all[0].detail;
   bool by_gloo = gloo && (all[0].gloo == 2 || (all[0].gloo == 1 && hosts));
-  e->own_data = !by_gloo;
-  if (by_gloo)
-    g->by = "gloo";
+  const char *by = g->engine == &moth_engine_mpi ? "mpi" : by_gloo ? "gloo" : NULL;
+  e->own_data = !by;
+  if (by)
+    g->by = by;
   else if (shared && !hosts)
     MOTH_TRY(share(e, store, key, all, deadline));
   if (e->shared && g->last == &g->own_last) {
@@ -259,7 +260,7 @@ static MothStatus agree(MothTcp *e, MothStore *store, const char *key, int liste
   for (int i = 0; i < g->rank; i++)
     MOTH_TRY(connect_lower(e, i, all[i].address, all[i].port, all[0].secret, deadline));
   MOTH_TRY(accept_higher(e, listener, all[0].secret, deadline));
-  return by_gloo ? moth_gloo_connect(e, store, key, deadline) : MOTH_OK;
+  return by ? moth_transport_connect(e, by, store, key, deadline) : MOTH_OK;
 }
 
 MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout) {
@@ -270,6 +271,8 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   g->by = g->engine == &moth_engine_nccl ? "nccl" : "tcp";
   if (g->size == 1)
     return g->engine == &moth_engine_nccl ? moth_nccl_connect(e, store, key, deadline) : MOTH_OK;
+  if (g->engine == &moth_engine_mpi)
+    MOTH_TRY(moth_transport_need_mpi());
   MOTH_TRY(moth_data_address(store, address, sizeof address));
   int listener = moth_wire_listen(address, 0, &port);
   if (listener < 0)
@@ -283,7 +286,8 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
     close(listener);
     return moth_fail(MOTH_ERR_IO, "no random bytes: %s", strerror(errno));
   }
-  if (g->engine != &moth_engine_tcp && moth_env_flag("MOTH_SHARED_MEMORY", true))
+  if (g->engine != &moth_engine_tcp && g->engine != &moth_engine_mpi &&
+      moth_env_flag("MOTH_SHARED_MEMORY", true))
     e->shared = moth_shared_new(g->rank, g->size, &file, &nonce);
   int n = snprintf(value, sizeof value, "%s %d %d %s %llu %d %d %d %llu", address, port,
                    (int)getpid(), host, (unsigned long long)secret, moth_comm_debug() == 2,
@@ -311,7 +315,7 @@ static const MothCommLast *tcp_last_of(MothGroup *g, int rank) {
 static void free_engine(MothTcp *e) {
   e->group->last = &e->group->own_last;
   moth_shared_free(e->shared);
-  moth_gloo_close(e);
+  moth_transport_close(e);
   moth_nccl_close(e);
   for (int i = 0; e->peers && i < e->group->size; i++) {
     if (e->peers[i].data >= 0)
@@ -364,7 +368,7 @@ static void tcp_wake(MothGroup *g) {
   if (e) {
     moth_wire_ring(e->alarm);
     moth_wire_ring(e->bell);
-    moth_gloo_wake(e);
+    moth_transport_wake(e);
     moth_shared_wake(e->shared);
   }
 }
@@ -396,6 +400,16 @@ const MothEngine moth_engine_tcp = {
 
 const MothEngine moth_engine_gloo = {
     .name = "gloo",
+    .open = tcp_open,
+    .run = moth_tcp_run,
+    .post = moth_tcp_post,
+    .wake = tcp_wake,
+    .close = tcp_close,
+    .last_of = tcp_last_of,
+};
+
+const MothEngine moth_engine_mpi = {
+    .name = "mpi",
     .open = tcp_open,
     .run = moth_tcp_run,
     .post = moth_tcp_post,

@@ -17,8 +17,8 @@ typedef struct MothTcpPeer {
   char about[96];    /* "pid 123 on host" */
   _Atomic bool left; /* it said that it leaves */
   _Atomic bool gone; /* its connection broke */
-  int64_t
-      met[2]; /* gloo: the last call in which a head was received, sent; of the group's thread */
+  int64_t met
+      [2]; /* transport: the last call in which a head was received, sent; of the group's thread */
   /* of the control thread */
   MothTcpFrame *first, **last; /* frames to be sent */
   size_t sent;                 /* bytes of the first one, with its head */
@@ -38,15 +38,16 @@ typedef struct MothTcpPeer {
 typedef struct MothTcp {
   MothGroup *group;
   MothTcpPeer *peers;
-  void *gloo;         /* where data travels by the library Gloo; NULL: by own sockets */
+  const struct MothTransportApi *api; /* of transport */
+  void *transport;                    /* where data travels by Gloo or MPI; NULL: by own sockets */
   MothShared *shared; /* data travels by memory: all ranks are on this host; may be NULL */
   void *nccl;         /* collectives of CUDA tensors by NCCL; NULL: of the host's */
-  _Atomic bool waits; /* gloo: the group's thread is in a step */
+  _Atomic bool waits; /* transport: the group's thread is in a step */
   bool detail;        /* rank 0 runs with MOTH_DISTRIBUTED_DEBUG=DETAIL */
   int alarm[2];       /* rings once the group is broken or closing; polled by the group's thread */
   int bell[2];        /* wakes the control thread */
   pthread_t thread;
-  bool has_thread, own_data; /* own_data: neither by gloo nor by shared memory */
+  bool has_thread, own_data; /* own_data: by own sockets */
   pthread_mutex_t lock;      /* of the fields below */
   pthread_cond_t changed;
   MothWork *posted, **last_posted; /* handed to the control thread */

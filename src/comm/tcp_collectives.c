@@ -22,12 +22,12 @@ static void copy(char *to, const char *from, size_t n) {
 }
 
 static bool step(Run *r, Transfer *t, int n) {
-  return r->e->gloo ? moth_gloo_step(r, t, n) : moth_tcp_step(r, t, n);
+  return r->e->transport ? moth_transport_step(r, t, n) : moth_tcp_step(r, t, n);
 }
 
 /* Memory that a step needs to receive n bytes that it reduces. */
 static int64_t room_for(const Run *r, int64_t n) {
-  return r->e->gloo ? n : MOTH_TCP_PIECE;
+  return r->e->transport ? n : MOTH_TCP_PIECE;
 }
 
 static Transfer send_to(int peer, const char *data, int64_t n) {

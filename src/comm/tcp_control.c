@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/gloo.h"
 #include "comm/tcp_steps.h"
 #include "comm/thread.h"
+#include "comm/transport.h"
 #include "comm/wire.h"
 
 /* Ops of heads beside those of MothCommOp. */
@@ -554,10 +554,10 @@ static void serve(Control *c, struct pollfd *p, int *peers) {
           .fd = peer->control,
           .events = (short)((peer->holds ? 0 : POLLIN) | (peer->first ? POLLOUT : 0))};
     }
-    int most = e->gloo ? 50 : 100000;
-    poll(p, (nfds_t)n, next >= 1e17 ? (e->gloo ? most : -1) : moth_wire_left(next, most));
+    int most = e->transport ? 50 : 100000;
+    poll(p, (nfds_t)n, next >= 1e17 ? (e->transport ? most : -1) : moth_wire_left(next, most));
     if (atomic_load(&e->waits)) /* for deadlines, and for what was posted after the group broke */
-      moth_gloo_wake(e);
+      moth_transport_wake(e);
     if (p[0].revents)
       moth_wire_hush(e->bell);
     for (int i = 1; i < n; i++)

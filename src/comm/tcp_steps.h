@@ -36,7 +36,7 @@ typedef struct MothRun {
 
 /* Runs transfers until all are done. False: the group is broken, or closing. */
 bool moth_tcp_step(MothRun *r, MothTransfer *t, int n);
-bool moth_gloo_step(MothRun *r, MothTransfer *t, int n);
+bool moth_transport_step(MothRun *r, MothTransfer *t, int n);
 
 /* Faults; all return false. The connection to a rank broke (error: an errno): the control thread, or the launcher, knows
  * more. A rank sent a head of another call, or of another size. The call's time is over. */

@@ -1,8 +1,8 @@
 /* The store, process groups and their calls, for lua/moth/distributed. */
 #include "comm/comm.h"
-#include "comm/gloo.h"
 #include "comm/interfaces.h"
 #include "comm/nccl.h"
+#include "comm/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -310,8 +310,8 @@ static int b_watch(lua_State *L) { /* (host, port, token or nil, key) */
   return moth_lua_done(L, moth_comm_watch(luaL_checkstring(L, 1), (int)luaL_checkinteger(L, 2),
                                           luaL_optstring(L, 3, NULL), luaL_checkstring(L, 4)));
 }
-static int b_has_gloo(lua_State *L) {
-  lua_pushboolean(L, moth_gloo_available());
+static int b_has_transport(lua_State *L) { /* ("gloo" or "mpi") -> boolean */
+  lua_pushboolean(L, moth_transport_available(luaL_checkstring(L, 1)));
   return 1;
 }
 static int b_engine(lua_State *L) { /* (group) -> by what its data travels: "tcp", "gloo", … */
@@ -484,7 +484,7 @@ void moth_lua_open_comm(lua_State *L) { /* the binding's table is on top: into i
                                  {"group_record", b_record},
                                  {"watch", b_watch},
                                  {"unwatch", b_unwatch},
-                                 {"has_gloo", b_has_gloo},
+                                 {"has_transport", b_has_transport},
                                  {"has_nccl", b_has_nccl},
                                  {"group_device", b_group_device},
                                  {"group_engine", b_engine},

@@ -31,7 +31,7 @@ end
 signature.type("ProcessGroup", function(v) return type(v) == "table" and getmetatable(v) == ProcessGroup end,
   "a process group")
 
-local backends = { gloo = "gloo", tcp = "tcp", nccl = "nccl", ["local"] = "local", fake = "fake" }
+local backends = { gloo = "gloo", mpi = "mpi", tcp = "tcp", nccl = "nccl", ["local"] = "local", fake = "fake" }
 
 local function make(backend, rank, size, ranks, from, key, timeout)
   local g = setmetatable({}, ProcessGroup)
@@ -142,18 +142,18 @@ local function run_prefix()
 end
 
 --- Joins the group of all processes of the job. backend: "gloo" (the default) or "tcp" (CPU; CUDA tensors through the
--- host), "nccl" (each rank on its current CUDA device, with tensors that stay there), "local" (ranks are
--- threads of this process, which have the same init_method local://name), "fake" (any number of ranks, of which this
--- process is one; nothing is sent). Without rank, world_size and init_method they come from RANK, WORLD_SIZE,
--- MASTER_ADDR and MASTER_PORT, which are set where srun or mpirun started the process (environment.lua). timeout:
--- seconds that a collective, or joining, may take.
+-- host), "mpi" (the same by the site's MPI, for programs that mpirun or srun starts: `make mpi`), "nccl" (each rank on
+-- its current CUDA device, with tensors that stay there), "local" (ranks are threads of this process, which have the
+-- same init_method local://name), "fake" (any number of ranks, of which this process is one; nothing is sent). Without
+-- rank, world_size and init_method they come from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which are set where
+-- srun or mpirun started the process (environment.lua). timeout: seconds that a collective, or joining, may take.
 -- Errors: a variable is missing; nobody answers; the port is taken; not all ranks came.
 M.init_process_group = signature("distributed.init_process_group(string backend='gloo', *, size rank?, \z
   count world_size?, string init_method?, number timeout?, Store store?)", function(backend, o)
   local where = "[distributed.init_process_group] "
   if state.default then check.fail(where .. "there is a process group already: destroy_process_group ends it") end
   if not backends[backend] then
-    check.fail(where .. "there is no backend '%s'; there are gloo, tcp, nccl, local, fake", backend)
+    check.fail(where .. "there is no backend '%s'; there are gloo, tcp, mpi, nccl, local, fake", backend)
   end
   local timeout = o.timeout or TIMEOUT
   if timeout <= 0 then check.fail(where .. "timeout: expected seconds above 0, got %g", timeout) end
@@ -218,11 +218,11 @@ M.is_initialized = signature("distributed.is_initialized()", function() return s
 --- True: process groups are always there.
 M.is_available = signature("distributed.is_available()", function() return true end)
 --- Whether the library Gloo is there, by which data of the backend "gloo" travels between hosts.
-M.is_gloo_available = signature("distributed.is_gloo_available()", function() return C.has_gloo() end)
+M.is_gloo_available = signature("distributed.is_gloo_available()", function() return (C.has_transport "gloo") end)
 --- Whether NCCL's library and a CUDA device are there.
 M.is_nccl_available = signature("distributed.is_nccl_available()", function() return C.has_nccl() end)
---- False: there is no backend "mpi".
-M.is_mpi_available = signature("distributed.is_mpi_available()", function() return false end)
+--- Whether libmoth_mpi.so (`make mpi`) and its MPI are there.
+M.is_mpi_available = signature("distributed.is_mpi_available()", function() return (C.has_transport "mpi") end)
 
 --- This process's rank in a group, from 0; -1 if it is not in it.
 M.get_rank = signature("distributed.get_rank(ProcessGroup group?)", function(group)
@@ -232,7 +232,7 @@ end)
 M.get_world_size = signature("distributed.get_world_size(ProcessGroup group?)", function(group)
   return M.of(group, "get_world_size").size
 end)
---- The backend of a group: "nccl", "gloo", "tcp", "local" or "fake".
+--- The backend of a group: "nccl", "gloo", "mpi", "tcp", "local" or "fake".
 M.get_backend = signature("distributed.get_backend(ProcessGroup group?)", function(group)
   return M.of(group, "get_backend").backend
 end)
