@@ -296,9 +296,11 @@ bool moth_conv_suits_columns(const MothConvProduct *p) {
   const MothConv *g = &p->g;
   int64_t c = g->c / g->groups, k = g->k / g->groups, stride = g->stride[1];
   int64_t area = g->kernel[0] * g->kernel[1];
-  /* By shifts each pixel takes part for each kernel position; without much padding few results are there to give any. */
+  /* By shifts each pixel takes part for each kernel position; without much padding few results are there to give any. What
+   * is added to the images costs as much as a product with some 24 kernels. */
   if (p->mode == MOTH_CONV_INPUT && area <= MOST_TAPS && c * area >= 512 && k >= 8 && stride == 1 &&
-      g->stride[0] == 1 && g->h * (g->w + g->dilation[1] * (g->kernel[1] - 1)) >= 3 * g->oh * g->ow)
+      g->stride[0] == 1 &&
+      g->h * (g->w + g->dilation[1] * (g->kernel[1] - 1)) * k >= g->oh * g->ow * (k + 24))
     return true;
   if (area > 64 || c < 16 || k < 16)
     return false;
