@@ -445,6 +445,9 @@ static bool suits_rows(const MothGemm *g) {
   if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
       !moth_dtype_is_float((MothDType)g->dtype))
     return false;
+  /* Each row of B gives m dot products, and the ends of short ones cost more than packing B: 2 to 8 times. */
+  if (g->b_row == 1 && !is_half(g) && (g->m * 8 > g->k || (g->m >= 16 && g->k < 512)))
+    return false;
   return (double)g->n * (double)g->k >= 65536 &&
          (g->b_row == 1 || g->m <= 4 || !multiplies_half(g));
 }
