@@ -272,4 +272,33 @@ describe("a Trainer", function()
       local all = dist.all_gather_object(weight)
       assert(moth.equal(all[1], all[2]))]]):format(path, path) }, "fine\n")
   end)
+
+  it("that is told to end saves, ends well, and goes on to the bit", function()
+    local child = require "spec.child"
+    local function run(path, step)
+      return child(([[
+        local moth = require "moth"
+        moth.manual_seed(3)
+        local model = moth.nn.Linear(4, 1)
+        local x = moth.randn(22, 4)
+        local trainer = moth.train.Trainer(model, moth.optim.AdamW(model:parameters(), { lr = 0.05 }), {
+          loss = moth.nn.MSELoss(), progress = false, max_epochs = 4, folder = %q, preempt = true, resume = true,
+          callbacks = { { on_step = function(_, t)
+            if t.steps == %d then os.execute "kill -TERM $PPID" end
+          end } } })
+        local logs = trainer:fit(moth.data.DataLoader(moth.data.TensorDataset(x, x:sum { dim = 2, keepdim = true }),
+          { batch_size = 4, shuffle = true }))
+        io.write(("%%d %%.17g"):format(trainer.steps, logs.train_loss))
+        io.stdout:flush()
+        os.execute "kill -TERM $PPID" -- as before
+        os.execute "sleep 10"]]):format(path, step))
+    end
+    local whole, status = run(folder(), 100)
+    assert.matches("^24 ", whole)
+    assert.not_equal(0, status)
+    local path = folder()
+    assert.same({ "", 0 }, { run(path, 9) })
+    assert.equal(whole, (run(path, 100)))
+    assert.error_matches(function() make { preempt = true } end, "preempt = true needs a folder")
+  end)
 end)

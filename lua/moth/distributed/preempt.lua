@@ -47,7 +47,8 @@ end
 -- ranks of the group at the same place of their programs (one all_reduce of four bytes; every: in each so many calls).
 -- Where a rank has had a signal, all call fn() and wait for each other, and under Slurm rank 0 queues the job again
 -- (requeue: at most so often; 0: never). Then the process ends with status 0; with exit = false the function returns
--- true instead, else false. Without a process group the process is alone.
+-- true instead, else false. Without a process group the process is alone. Called with "release", the function has
+-- signals end the process as before.
 -- Errors: it is set already; a signal that does not exist. An error in fn breaks the group, as any error does.
 return signature("distributed.on_preempt(callable fn, *, string signals='USR1 TERM', count every=1, \z
   size requeue=10, bool exit=true, ProcessGroup group?)", function(fn, o)
@@ -58,7 +59,12 @@ return signature("distributed.on_preempt(callable fn, *, string signals='USR1 TE
   P.catch(names)
   active = true
   announce()
-  return function()
+  local function release()
+    P.release()
+    active = false
+  end
+  return function(what)
+    if what == "release" then return release() end
     announce()
     told = told or P.caught()
     calls = calls + 1
@@ -75,8 +81,7 @@ return signature("distributed.on_preempt(callable fn, *, string signals='USR1 TE
     fn()
     if group then collectives.barrier { group = group } end
     if not group or group.rank == 0 then requeue(o.requeue) end
-    P.release()
-    active = false
+    release()
     if not o.exit then return true end
     if group then groups.destroy_process_group() end
     os.exit(0, true)

@@ -124,6 +124,25 @@ function Checkpoint:state_dict() return { kept = self.kept } end
 --- Takes what state_dict gave.
 function Checkpoint:load_state_dict(sd) self.kept = sd.kept or {} end
 
+local Preemption = class("Preemption", Callback)
+M.Preemption = Preemption
+
+--- A run that is told to end (SIGUSR1, SIGTERM: dist.on_preempt) saves last.moth after the step, on all ranks alike, is
+-- queued again under Slurm, and ends; with resume = true the next run goes on there.
+Preemption.__init = signature.init("train.Preemption(path folder)", function(self, o) self.folder = o.folder end)
+function Preemption:on_fit_start(trainer)
+  self.preempted = require("moth.distributed").on_preempt(function()
+    trainer:save(self.folder .. "/last.moth")
+    for _, c in ipairs(trainer.callbacks) do if c.on_fit_end then c:on_fit_end(trainer, true) end end
+  end)
+end
+function Preemption:on_step() if self.preempted then self.preempted() end end
+--- Signals end the process again, as before.
+function Preemption:on_fit_end()
+  if self.preempted then self.preempted "release" end
+  self.preempted = nil
+end
+
 local Bar = class("ProgressBar", Callback)
 M.ProgressBar = Bar
 
@@ -227,6 +246,10 @@ function M.of(trainer, o)
     trainer.checkpoint = Checkpoint(o.folder, { monitor = o.monitor, mode = o.mode, keep_best = o.keep_best,
       save_every = o.save_every })
     list[#list + 1] = trainer.checkpoint -- last: it saves what the others have become
+  end
+  if o.preempt then
+    if not o.folder then check.fail "[train.Trainer] preempt = true needs a folder, where it saves last.moth" end
+    list[#list + 1] = Preemption(o.folder)
   end
   return list
 end

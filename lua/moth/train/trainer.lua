@@ -27,13 +27,14 @@ local Trainer = class("Trainer")
 -- its step is called after each epoch, or each optimizer step (scheduler_every = "step"). clip_norm, clip_value: of the
 -- gradients. device: batches go there; move the model yourself. folder: for checkpoints, logs and run.json; monitor,
 -- mode, keep_best: of which epochs are kept; save_every: optimizer steps between two saves of last.moth beside those
--- after epochs. resume: true (from folder's last.moth, if there is one) or a path. config: plain values for run.json.
+-- after epochs. resume: true (from folder's last.moth, if there is one) or a path. preempt: save and end when told to.
+-- config: plain values for run.json.
 Trainer.__init = signature.init("train.Trainer(Module model, Optimizer optimizer, *, callable loss?, function step?, \z
   table metrics?, table scheduler?, 'epoch'|'step' scheduler_every='epoch', count max_epochs=1, count max_steps?, \z
   count accumulate=1, number clip_norm?, number clip_value?, bool|dtype amp=false, number ema?, bool compile=false, \z
   bool ddp=false, device device?, table callbacks?, table loggers?, path folder?, table config?, string monitor?, \z
   'min'|'max' mode='min', size keep_best=1, count save_every?, count log_every=50, count validate_every=1, \z
-  bool|path resume=false, bool progress=true)", function(self, o)
+  bool|path resume=false, bool preempt=false, bool progress=true)", function(self, o)
   for key, value in each(o) do self[key] = value end
   if not (o.loss or o.step) or o.loss and o.step then
     check.fail("[train.Trainer] give loss, a function of (output, target), or step, a function of (net, batch…)")
