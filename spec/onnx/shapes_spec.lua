@@ -43,6 +43,33 @@ describe("moth.onnx", function()
     fails("with sizes of 4: .*Conv_1.*\nwith sizes of 64: .*reshape", moth.onnx.load, path)
   end)
 
+  it("images that are made small and joined again are loaded in steps of 32, sound from long examples", function()
+    -- MaxPool by 2, Resize by 2, Add: sides are even
+    local session = write(17, { { "MaxPool", { "x" }, { "small" }, { { "kernel_shape", { 32, 32 } },
+      { "strides", { 32, 32 } } } }, { "Resize", { "small", "", "scales" }, { "large" },
+      { { "coordinate_transformation_mode", "asymmetric" }, { "nearest_mode", "floor" } } },
+      { "Add", { "x", "large" }, { "y" } } }, { { "x", "float32", { "n", 3, "h", "w" } } }, { { "y", "float32", {} } },
+      { { "scales", moth.tensor { 1, 1, 32, 32 } } })
+    local ep = moth.onnx.load(path)
+    for _, size in ipairs { { 1, 3, 32, 96 }, { 3, 3, 160, 64 } } do
+      local x = moth.randn(unpack(size))
+      assert.same(session:run(nil, { x = x })[1]:totable(), ep(x):totable())
+    end
+    assert.error_matches(function() ep(moth.randn(1, 3, 33, 64)) end, "outside its range of 0 to any, in steps of 32")
+    local w = moth.randn(2, 1, 256)
+    for mode, names in pairs { reflect = "reflect", edge = "replicate" } do
+      write(17, { { "Pad", { "x", "pads" }, { "p" }, { { "mode", mode } } }, { "Conv", { "p", "w" }, { "y" } } },
+        { { "x", "float32", { "n", 1, "t" } } }, { { "y", "float32", {} } },
+        { { "w", w }, { "pads", int64 { 0, 0, 3, 0, 0, 5 } } })
+      ep = moth.onnx.load(path)
+      for _, n in ipairs { 256, 300 } do
+        local x = moth.randn(2, 1, n)
+        local want = moth.nn.functional.conv1d(moth.nn.functional.pad(x, { 3, 5 }, { mode = names }), w)
+        assert.is_true((ep(x) - want):abs():max():item() < 1e-4)
+      end
+    end
+  end)
+
   it("pools whose last window is cut are followed over sizes #M424", function()
     for op, fn in pairs { MaxPool = "max_pool2d", AveragePool = "avg_pool2d" } do
       local session = write(17, { { op, { "x" }, { "y" }, { { "ceil_mode", 1 }, { "kernel_shape", { 3, 3 } },

@@ -154,7 +154,7 @@ Known.__index = Known
 
 --- What is known at points { name = size }, the example's first: the dimensions, and `expressions` of them.
 function M.known(points, names, expressions)
-  local self = setmetatable({ points = points, list = {}, by_values = {}, answers = {} }, Known)
+  local self = setmetatable({ points = points, list = {}, by_values = {}, answers = {}, missed = {} }, Known)
   for _, name in ipairs(names) do self:add { kind = "size", terms = { { 1, name } }, add = 0 } end
   self.first = #self.list -- that many are dimensions
   for _, e in ipairs(expressions or {}) do self:add(e) end
@@ -193,16 +193,31 @@ function Known:see(programs)
   end
 end
 
--- floor((a * m + c) / d), times a number and plus one, where the points leave one c only.
-local function quotient(values, m)
+-- What all differences of values are multiples of.
+local function step_of(values)
   local all = 0
-  for _, v in ipairs(values) do all = gcd(all, v - values[1]) end
-  for d = 2, MOST_DIVISOR do
-    for a = 1, MOST_TIMES do
+  for _, v in ipairs(values) do
+    all = gcd(all, v - values[1])
+    if all == 1 then break end
+  end
+  return all
+end
+
+-- floor((a * m + c) / d), times a number and plus one, where the points leave one c only.
+local function quotient(values, m, all)
+  local far = 1
+  for i, n in ipairs(m) do
+    if math.abs(n - m[1]) > math.abs(m[far] - m[1]) then far = i end
+  end
+  local slope = (values[far] - values[1]) / all / (m[far] - m[1])
+  local slack = 1 / math.abs(m[far] - m[1])
+  for d = 2, MOST_DIVISOR do -- a / d is near the slope between the two points that lie farthest apart
+    local least, most = math.floor((slope - slack) * d), math.ceil((slope + slack) * d)
+    for a = math.max(1, least), math.min(MOST_TIMES, most) do
       local low, high = -math.huge, math.huge
       for i, v in ipairs(gcd(a, d) == 1 and values or {}) do
-        local least = d * (v - values[1]) / all - a * m[i]
-        low, high = math.max(low, least), math.min(high, least + d - 1)
+        local from = d * (v - values[1]) / all - a * m[i]
+        low, high = math.max(low, from), math.min(high, from + d - 1)
         if low > high then break end
       end
       if low == high then
@@ -292,14 +307,15 @@ function Known:whole(values, plain)
       end
     end
   end
+  local all = step_of(values)
   for i, m in ipairs(list) do
-    local f = m.plain and (square(values, m) or quotient(values, m))
+    local f = m.plain and (square(values, m) or quotient(values, m, all))
     for k = 1, (f or i > self.first) and 0 or math.min(4, #values - 1) do -- a rest: by how much it rises, mostly
       local slope = (values[k + 1] - values[k]) / (m[k + 1] - m[k])
       if slope % 1 == 0 and slope ~= 0 then
         local rest = {}
         for j, v in ipairs(values) do rest[j] = v - slope * m[j] end
-        f = f or quotient(rest, m)
+        f = f or quotient(rest, m, step_of(rest))
         if f then return combined("add", combined("mul", m.f, slope), f) end
       end
     end
@@ -386,9 +402,13 @@ end
 
 -- A formula of whole numbers that is known, or follows; a plain one, if there is.
 function Known:find(values)
-  local f = self.by_values[key_of(values)]
+  local key = key_of(values)
+  local f = self.by_values[key]
   if f and is_plain(f) then return f end
-  return self:whole(values, true) or f or self:whole(values)
+  if self.missed[key] == #self.list then return nil end
+  f = self:whole(values, true) or f or self:whole(values)
+  self.missed[key] = not f and #self.list or nil
+  return f
 end
 
 --- The formula of values at the points, or nil; a number, where all are equal.

@@ -225,6 +225,29 @@ rule("Slice", "axes starts ends", function(c, x, starts, ends, axes, steps)
   return x
 end, { numbers = 2345, any = "moves" })
 
+-- x with a border along d that parts of it make, which goes with any size; nil: the border is wider than x.
+local function bordered(x, d, mode, before, after)
+  local size, parts = x:size(d), {}
+  local widest = mode == "replicate" and math.huge or size - (mode == "reflect" and 1 or 0)
+  if size == 0 or math.max(before, after) > widest then return nil end
+  local function part(at, n)
+    if n == 0 then return end
+    if mode == "replicate" then
+      local shape = x:size()
+      shape[d] = n
+      parts[#parts + 1] = x:narrow(d, at == 0 and 1 or size, 1):expand(shape)
+    elseif mode == "reflect" then
+      parts[#parts + 1] = x:narrow(d, at == 0 and 2 or size - n, n):flip { d }
+    else
+      parts[#parts + 1] = x:narrow(d, at == 0 and size - n + 1 or 1, n)
+    end
+  end
+  part(0, before)
+  parts[#parts + 1] = x
+  part(1, after)
+  return moth.cat(parts, d)
+end
+
 rule("Pad", "mode='constant' pads value=0 paddings", function(c, x, pads, value, axes)
   local list, n = c:ints(pads) or c.pads or c.paddings, x:dim()
   local before, after = {}, {}
@@ -254,7 +277,10 @@ rule("Pad", "mode='constant' pads value=0 paddings", function(c, x, pads, value,
     return any and B.ops.pad(x, flat, "constant", kind == true and 1 or kind == false and 0 or kind) or x
   end
   for d = 1, n do
-    if before[d] + after[d] > 0 then
+    local whole = mode ~= "constant" and before[d] + after[d] > 0 and bordered(x, d, mode, before[d], after[d])
+    if whole then
+      x = whole
+    elseif before[d] + after[d] > 0 then
       local size, index = x:size(d), {}
       for i = -before[d], size + after[d] - 1 do
         local at

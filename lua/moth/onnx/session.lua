@@ -145,7 +145,17 @@ end
 
 -- ---- load ----------------------------------------------------------------------------------------
 
-local EXAMPLES = { 4, 64 } -- sizes at which dimensions without one are recorded first: words, images
+-- Sizes at which dimensions without one are recorded, until the model runs at them: words, images; images that are
+-- halved several times, the last two dimensions of four; sound, the last dimension of two or three.
+local EXAMPLES = { { 4, "sizes of 4" }, { 64, "sizes of 64" },
+  { 64, "sides of images that are multiples of 32", dims = 4, multiple = 32 }, { 512, "512 samples", dims = 2 } }
+
+-- Whether the way of an example is for dimension k of an input.
+local function is_for(example, input, k)
+  local n = #input.shape
+  if example.dims == 4 then return n == 4 and k > 2 end
+  return example.dims ~= 2 or n <= 3 and n > 1 and k == n
+end
 
 local function dims_of(input, wanted, used, example)
   local shape, spec = {}, {}
@@ -160,9 +170,11 @@ local function dims_of(input, wanted, used, example)
       if type(want) == "number" then
         shape[k] = want
       elseif want == nil or class.is_a(want, require("moth.compile.sizes").Dim) then
-        local dim = want or export.Dim(label)
-        local every = dim.multiple_of or 1
-        local size = math.max(math.ceil(example / every) * every, math.ceil(dim.min / every) * every)
+        local own = is_for(example, input, k)
+        local multiple = own and example.multiple
+        local dim = want or export.Dim(label, multiple and { multiple_of = multiple } or nil)
+        local every, about = dim.multiple_of or 1, own and example[1] or EXAMPLES[1][1]
+        local size = math.max(math.ceil(about / every) * every, math.ceil(dim.min / every) * every)
         shape[k], spec[k] = dim.max and math.min(size, dim.max) or size, dim
       else
         check.fail("[onnx.load] dims: %s: expected a size or moth.Dim(name, …), got %s", label, class.name(want))
@@ -189,21 +201,30 @@ function M.load(path, o)
   for name in each(o.dims or {}) do
     if not used[name] then check.fail("[onnx.load] dims: %s has no dimension '%s'", path, tostring(name)) end
   end
-  local said = {}
+  local said, names = {}, {}
   for _, example in ipairs(EXAMPLES) do
-    local args, dynamic, sized = {}, {}, false
+    local args, dynamic, sized, fits = {}, {}, false, false
     for i, input in ipairs(list) do
       local shape, spec = dims_of(input, o.dims or {}, used, example)
       args[i] = B.ops.zeros(shape, { dtype = input.dtype, device = device })
       if #tree.keys(spec) > 0 then dynamic[i], sized = spec, true end
+      for k, dim in each(spec) do
+        names[dim.name] = true
+        fits = fits or is_for(example, input, k) and not (o.dims or {})[dim.name]
+      end
     end
-    local fn = callable(model, list, { sized = sized, device = device, moved = {} })
-    local ok, made = pcall(interpreted, export, fn, args, { dynamic_shapes = sized and dynamic or nil })
-    if ok then return made end
-    if not sized then error(made, 0) end
-    said[#said + 1] = ("with sizes of %d: %s"):format(example, tostring(made))
+    if fits or #said == 0 then
+      local fn = callable(model, list, { sized = sized, device = device, moved = {} })
+      local ok, made = pcall(interpreted, export, fn, args, { dynamic_shapes = sized and dynamic or nil })
+      if ok then return made end
+      if not sized then error(made, 0) end
+      said[#said + 1] = ("with %s: %s"):format(example[2], tostring(made))
+    end
   end
-  error(table.concat(said, "\n"), 0)
+  names = tree.keys(names)
+  error(("[onnx.load] %s: no program does for the sizes that it leaves open\n%s\nHINT: say what is known of %s: a "
+    .. "size or a range, dims = { %s = moth.Dim(name, { multiple_of = 32, min = …, max = … }) }; InferenceSession runs "
+    .. "it at any sizes"):format(path, table.concat(said, "\n"), table.concat(names, ", "), names[1]), 0)
 end
 
 -- ---- sessions ------------------------------------------------------------------------------------
