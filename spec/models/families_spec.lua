@@ -88,7 +88,7 @@ describe("decoders #quick", function()
   it("compute over pages and beside padding what they compute alone", function()
     path = nil
     for _, name in ipairs { "bloom", "falcon of 1b", "opt", "cohere2", "smollm3", "mixtral", "gpt2 scaled",
-      "gpt2 untied" } do
+      "gpt2 untied", "deepseek_v2", "deepseek_v3", "glm4_moe" } do
       local model, case = loaded(name)
       local ids, want = ints(case.ids, 1), ints(case.greedy, 1)
       local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })
@@ -103,6 +103,23 @@ describe("decoders #quick", function()
       assert.same(alone[1]:totable(), padded[1]:narrow(1, 4, 16):totable(), name)
       assert.same(want[2]:totable(), padded[2]:totable(), name)
     end
+  end)
+
+  it("leave out the layers that predict further tokens, and refuse other mixtures by name", function()
+    path = nil
+    local case = cases.deepseek_v3
+    local sd = weights(case)
+    sd["model.layers.3.mlp.gate.weight"] = moth.ones(2)
+    local model = moth.models.load(folder(case.config, sd))
+    local logits = model(ints(case.ids, 1))
+    assert.is_close(moth.tensor(case.out[1].tail), logits:reshape(-1):narrow(1, logits:numel() - 5, 6),
+      { rtol = 0, atol = 1e-4 })
+    assert.error_matches(function() loaded("deepseek_v3", { scoring_func = "softmax" }) end,
+      "scoring_func = softmax is not supported")
+    assert.error_matches(function() loaded("deepseek_v2", { topk_method = "noaux_tc" }) end,
+      "topk_method = noaux_tc is not supported")
+    assert.error_matches(function() moth.models.save_gguf(model, path .. "/x.gguf") end,
+      "no architecture for")
   end)
 
   it("honour a false where the family has true, and refuse by name what they do not compute", function()

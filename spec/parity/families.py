@@ -213,6 +213,18 @@ decoder("qwen2_moe", "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_inter
 decoder("qwen2_moe without biases", "Qwen2Moe", False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
         shared_expert_intermediate_size=10, qkv_bias=False, use_sliding_window=True, sliding_window=5, max_window_layers=1)
 decoder("olmoe", "Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)
+many = dict(n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2, moe_intermediate_size=12,
+            first_k_dense_replace=1, num_hidden_layers=3)
+latent = dict(num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, **many)
+long = dict(rope_parameters={"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.9,
+                             "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1})
+decoder("deepseek_v3", "DeepseekV3", **latent, **long)
+decoder("deepseek_v3 of one group", "DeepseekV3", False, **{**latent, "q_lora_rank": None, "v_head_dim": 12, "n_group": 1,
+        "topk_group": 1}, attention_bias=True, norm_topk_prob=False, rope_interleave=False)
+decoder("deepseek_v2", "DeepseekV2", topk_method="group_limited_greedy", routed_scaling_factor=2.0, **latent)
+decoder("deepseek_v2 lite", "DeepseekV2", False, topk_method="greedy", **{**latent, "q_lora_rank": None}, **long)
+decoder("glm4_moe", "Glm4Moe", head_dim=8, use_qk_norm=True, attention_bias=True, routed_scaling_factor=2.5, **many)
+decoder("glm4_moe without norms", "Glm4Moe", False, head_dim=8, **many)
 
 with open(f"{folder}/cases.json", "w") as f:
     json.dump(cases, f)

@@ -5,6 +5,7 @@ local check = require "moth.utils.check"
 local each = require "moth.each"
 local activations = require "moth.models.activations"
 local pretrained = require "moth.models.pretrained"
+local rope = require "moth.models.rope"
 
 local M = {}
 
@@ -81,6 +82,41 @@ local moe = { alias = { num_experts = "num_local_experts" }, inert = "router_aux
   honoured = "num_experts num_experts_per_tok norm_topk_prob moe_intermediate_size mlp_only_layers decoder_sparse_step",
   only = { output_router_logits = is_false }, more = experts }
 
+-- DeepSeek's mixtures, and GLM-4's: groups of experts, one for all tokens, the first layers without.
+local function grouped(c, config, where)
+  local function of(names, default) return pretrained.field(config, where, names, default) end
+  c.num_experts, c.num_experts_per_tok = of "n_routed_experts num_local_experts", of("num_experts_per_tok", 8)
+  c.moe_intermediate_size, c.routed_scale = of "moe_intermediate_size", of("routed_scaling_factor", 1)
+  c.expert_groups, c.expert_groups_kept = config.n_group, config.topk_group or config.n_group
+  local shared = of("n_shared_experts", 0)
+  c.shared_expert_size, c.shared_expert_gated = shared > 0 and shared * c.moe_intermediate_size or nil, false
+  c.dense_layers = {}
+  for i = 1, math.min(of("first_k_dense_replace", 0), c.num_hidden_layers) do c.dense_layers[i] = i end
+end
+local many = { eps = 1e-6, names = rules [[%.shared_experts%. .shared_expert.
+    %.gate%.e_score_correction_bias$ .gate_bias]],
+  honoured = "n_routed_experts num_local_experts num_experts num_experts_per_tok moe_intermediate_size n_group \z
+    topk_group n_shared_experts first_k_dense_replace routed_scaling_factor norm_topk_prob",
+  inert = "num_nextn_predict_layers num_mtp_layers ep_size aux_loss_alpha seq_aux router_aux_loss_coef",
+  only = { output_router_logits = is_false, moe_layer_freq = function(v) return v == 1 end } }
+
+-- Keys and values of one small vector; the scores of yarn are larger.
+local function latent(c, config, where)
+  local function of(name) return pretrained.field(config, where, name) end
+  c.latent = { q_rank = config.q_lora_rank, kv_rank = of "kv_lora_rank", nope = of "qk_nope_head_dim",
+    rope = of "qk_rope_head_dim", value = of "v_head_dim" }
+  c.head_dim, c.num_key_value_heads = c.latent.rope, c.num_attention_heads
+  biases(c, config.attention_bias == true)
+  c.mlp_bias = config.mlp_bias == true
+  c.attention_scale = (c.latent.nope + c.latent.rope) ^ -0.5
+  local s = c.rope_scaling
+  if s and (s.mscale_all_dim or 0) ~= 0 then
+    c.attention_scale = c.attention_scale * rope.mscale(s.factor, s.mscale_all_dim) ^ 2
+  end
+  grouped(c, config, where)
+end
+local latents = " q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim qk_head_dim"
+
 --- By model_type. alias: what models.Llama's fields are called in the config. own: options of models.Llama, more: a
 -- function that sets others. names: rules of names, fused: how queries, keys and values lie in one weight: "rows" one
 -- behind the other, "groups" by the heads of keys. honoured, inert, only: see pretrained.refuse_unknown. spare:
@@ -114,6 +150,22 @@ M.known = {
       c.logits_scale = config.logit_scale or 0.0625
       turns_in_windows(c)
     end }),
+  deepseek_v2 = with(many, { honoured = many.honoured .. latents,
+    own = { rope_interleaved = true },
+    only = with(many.only, { norm_topk_prob = is_false, scoring_func = function(v) return v == "softmax" end,
+      topk_method = function(v) return v == "greedy" or v == "group_limited_greedy" end }),
+    more = function(c, config, where)
+      latent(c, config, where)
+      if config.topk_method ~= "group_limited_greedy" then c.expert_groups = nil end
+    end }),
+  deepseek_v3 = with(many, { honoured = many.honoured .. latents .. " rope_interleave",
+    only = with(many.only, { scoring_func = function(v) return v == "sigmoid" end,
+      topk_method = function(v) return v == "noaux_tc" end }),
+    more = function(c, config, where)
+      latent(c, config, where)
+      c.router, c.norm_topk_prob = "sigmoid", config.norm_topk_prob ~= false
+      c.rope_interleaved = config.rope_interleave ~= false
+    end }),
   exaone4 = { window = true, full_every = 4, eps = 1e-5, more = turns_in_windows,
     own = { pre_norms = false, post_norms = true, qk_norm = true } },
   falcon = { alias = { intermediate_size = "ffn_hidden_size", hidden_act = "activation", rms_norm_eps =
@@ -146,6 +198,12 @@ M.known = {
     names = rules [[%.post_attention_layernorm%. .pre_feedforward_layernorm.
       %.post_self_attn_layernorm%. .post_attention_layernorm.
       %.post_mlp_layernorm%. .post_feedforward_layernorm.]] }),
+  glm4_moe = with(many, { eps = 1e-5, partial = 0.5, plain_output = true, honoured = many.honoured .. " use_qk_norm",
+    more = function(c, config, where)
+      grouped(c, config, where)
+      c.qk_norm, c.output_bias = config.use_qk_norm == true, false
+      c.router, c.norm_topk_prob = "sigmoid", config.norm_topk_prob ~= false
+    end }),
   gpt_neox = { alias = { rms_norm_eps = "layer_norm_eps", rope_theta = "rotary_emb_base",
       partial_rotary_factor = "rotary_pct" },
     act = "gelu", eps = 1e-5, partial = 0.25, fused = "groups", honoured = "use_parallel_residual", own = plain,
@@ -467,7 +525,8 @@ function M.read(config, sd, where, ignored)
   if not c.tie_word_embeddings and not sd["lm_head.weight"] and tostring(class):find "Model$" then c.head = false end
   for name, v in each(family.own or {}) do c[name] = v end
   if family.more then family.more(c, config, where) end
-  return c, apart(sd, family, c), family.spare or {}
+  -- Layers behind the last one predict further tokens (DeepSeek 3, GLM-4), and are not computed here.
+  return c, apart(sd, family, c), { ("^model%%.layers%%.%d%%."):format(layers), unpack(family.spare or {}) }
 end
 
 return M

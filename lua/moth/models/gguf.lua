@@ -422,7 +422,7 @@ end
 local usual = { { "norm", "rms" }, { "gated", true }, { "parallel", false }, { "pre_norms", true },
   { "final_norm", true }, { "positions", "rope" }, { "residual_scale", 1 }, { "logits_scale", 1 },
   { "head_bias", false }, { "embedding_norm", false }, { "qk_norm_over", "head" }, { "head", true } }
-local unusual = "rope_layers clip_qkv embedding_size num_experts query_growth"
+local unusual = "rope_layers clip_qkv embedding_size num_experts query_growth latent"
 
 -- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
 local function architecture(c)

@@ -14,6 +14,7 @@ local generate = require "moth.models.generate"
 local pretrained = require "moth.models.pretrained"
 local attention = require "moth.models.attention"
 local families = require "moth.models.families"
+local Latent = require "moth.models.latent"
 local rope = require "moth.models.rope"
 
 -- Norms whose weights are kept less 1 (Gemma; with a mean and a bias Nemotron).
@@ -128,17 +129,39 @@ local Experts = nn.class("Llama.Experts")
 function Experts:__init(c)
   local size, experts = c.moe_intermediate_size or c.intermediate_size, {}
   self.gate = nn.Linear(c.hidden_size, c.num_experts, { bias = false })
+  if c.router == "sigmoid" then self.gate_bias = nn.Parameter(moth.zeros(c.num_experts)) end -- of the choice alone
   for e = 1, c.num_experts do experts[e] = MLP(c, size) end
   self.experts, self.each, self.norms = nn.ModuleList(experts), c.num_experts_per_tok, c.norm_topk_prob
+  self.groups, self.groups_kept, self.scale = c.expert_groups, c.expert_groups_kept, c.routed_scale
   if c.shared_expert_size then -- one that all tokens have, too
     self.shared_expert = MLP(c, c.shared_expert_size)
-    self.shared_expert_gate = nn.Linear(c.hidden_size, 1, { bias = false })
+    if c.shared_expert_gated then self.shared_expert_gate = nn.Linear(c.hidden_size, 1, { bias = false }) end
   end
 end
+
+-- The shares of the experts that tokens (n, C) get, and which they are: (n, each).
+local function routed(self, flat)
+  local score, bias = self.gate(flat):to(moth.float32), self.gate_bias
+  score = bias and score:sigmoid() or score:softmax(2)
+  local choice = bias and score + bias:to(moth.float32) or score
+  if self.groups and self.groups_kept < self.groups then -- of the best groups of experts alone
+    local n, each = flat:size(1), score:size(2) / self.groups
+    local of = choice:reshape(n, self.groups, each)
+    of = bias and moth.topk(of, 2, 3):sum(3) or of:amax(3)
+    local _, best = moth.topk(of, self.groups_kept, 2)
+    local kept = moth.zeros_like(of):scatter(2, best, moth.ones_like(of:narrow(2, 1, self.groups_kept)))
+    kept = kept:unsqueeze(3):expand(n, self.groups, each):reshape(n, -1)
+    choice = choice:masked_fill(kept:eq(0), bias and -math.huge or 0)
+  end
+  local share, chosen = moth.topk(choice, self.each, 2)
+  if bias then share = score:gather(2, chosen) end
+  if self.norms then share = share / (share:sum(2, true) + (bias and 1e-20 or 0)) end
+  return self.scale == 1 and share or share * self.scale, chosen
+end
+
 function Experts:forward(x)
   local flat = x:reshape(-1, x:size(-1))
-  local share, chosen = moth.topk(self.gate(flat):to(moth.float32):softmax(2), self.each, 2)
-  if self.norms then share = share / share:sum(2, true) end
+  local share, chosen = routed(self, flat)
   share = share:to(x:dtype()):reshape(-1, 1)
   local tokens, places = {}, {} -- by expert: its tokens, and where their shares stand
   for token, list in ipairs(chosen:totable()) do
@@ -156,13 +179,16 @@ function Experts:forward(x)
       y = y:index_add(1, rows, part)
     end
   end
-  if self.shared_expert then y = y + self.shared_expert_gate(flat):sigmoid() * self.shared_expert(flat) end
+  if self.shared_expert then
+    local more, gate = self.shared_expert(flat), self.shared_expert_gate
+    y = y + (gate and gate(flat):sigmoid() * more or more)
+  end
   return y:reshape(x:size())
 end
 
 local Layer = nn.class("Llama.DecoderLayer")
 function Layer:__init(c, i)
-  self.self_attn = Attention(c, i)
+  self.self_attn = c.latent and Latent(c) or Attention(c, i)
   local has_experts = c.num_experts and not (c.dense_layers and is_in(c.dense_layers, i))
   self.mlp = has_experts and Experts(c) or MLP(c)
   local function norm() return norm_of(c, c.hidden_size) end
@@ -229,7 +255,9 @@ local Llama = nn.class("Llama")
 -- residual_scale, logits_scale, head_bias, embedding_norm, embedding_size (of tokens; layers bring it to hidden_size).
 -- num_experts: MLPs of moe_intermediate_size, num_experts_per_tok of them for a token (norm_topk_prob: their shares
 -- sum up to 1), but for dense_layers; query_growth: queries grow with the logarithm of positions (Ministral 3);
--- shared_expert_size: of one that all tokens have, too. head = false: there are features, and no logits.
+-- shared_expert_size: of one that all tokens have, too (shared_expert_gated). router = "sigmoid", with a bias of the
+-- choice, expert_groups, of which expert_groups_kept are looked at, routed_scale: DeepSeek's; latent: see latent.lua.
+-- head = false: there are features, and no logits.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
@@ -246,7 +274,8 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?, \z
   count num_experts?, count num_experts_per_tok=2, count moe_intermediate_size?, bool norm_topk_prob=false, \z
   count[] dense_layers?, count shared_expert_size?, number query_growth?, \z
-  count query_growth_length=8192, bool head=true)", function(self, c)
+  count query_growth_length=8192, bool head=true, 'softmax'|'sigmoid' router='softmax', count expert_groups?, \z
+  count expert_groups_kept?, number routed_scale=1, bool shared_expert_gated=true, table latent?)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -302,10 +331,17 @@ local function like(self)
   return norm and norm.weight or self.model.embed_tokens.weight
 end
 
+-- Heads of keys and values, and their coordinates.
+local function kept_of(c)
+  if c.latent then return c.num_attention_heads, Latent.width(c.latent) end
+  return c.num_key_value_heads, c.head_dim
+end
+
 --- Keys and values of `length` tokens of each row.
 function Llama:new_cache(rows, length)
   local c = self.config
-  return generate.Cache(c.num_hidden_layers, rows, c.num_key_value_heads, length, c.head_dim, like(self))
+  local heads, dim = kept_of(c)
+  return generate.Cache(c.num_hidden_layers, rows, heads, length, dim, like(self))
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
@@ -400,8 +436,8 @@ end
 --- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
 function Llama:cache_sizes()
   local c = self.config
-  local sizes = { layers = c.num_hidden_layers, heads = c.num_key_value_heads, dim = c.head_dim }
-  return sizes, like(self)
+  local heads, dim = kept_of(c)
+  return { layers = c.num_hidden_layers, heads = heads, dim = dim }, like(self)
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.
