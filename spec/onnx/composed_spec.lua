@@ -94,6 +94,45 @@ describe("moth.onnx.composed", function()
     end
   end)
 
+  it("bools are 0 and 1 where operators take numbers", function()
+    local x = moth.tensor { { 0.5, -1, 2 }, { -0.5, 3, -0.0 }, { 1, 1, -2 } }
+    local b = x:gt(0)
+    for _, f in ipairs {
+      function(v) return v + 1, v * 1, v * 0.5, v / 2, v ^ 2, v:floor_divide(2), v:remainder(2), v:fmod(2), -(v * 1) end,
+      function(v) return v + v, v * v, moth.maximum(v, v), v:amax(1), v:max(1), v:sort(2), v:cumsum(1), v:prod(1) end,
+      function(v) return v:gt(0), v:eq(1), v:le(true), v:lt(0.5), v:argmax(1), v:topk(2, 1), (v * 2):clamp(0, 1) end,
+      function(v) return moth.where(v, v, v:eq(false)), v:masked_fill(v, false), moth.where(v, true, v) end,
+      function(v) return moth.heaviside(v - 0.5, moth.tensor(2)), (v * -0.0):signbit(), (v * -1):signbit() end,
+      function(v) return (v / v:float()):isfinite(), (v / v:float()):isnan(), v:long():isinf(), v:half():isnan() end,
+      function(v) return moth.bitwise_left_shift(v * 3, 2), moth.bitwise_right_shift(v * -5, 1), moth.isclose(v, v) end,
+    } do
+      local ep = moth.export(f, { b })
+      moth.onnx.export(ep, nil, path, { index_base = 1 })
+      local want, got = { f(b) }, moth.onnx.InferenceSession(path):run(nil, { v = b })
+      assert.equal(#want, #got)
+      for i, w in ipairs(want) do assert.is_true(near(w, got[i]), tostring(w) .. tostring(got[i])) end
+    end
+  end)
+
+  it("products and sums before each element, and pairs, of sizes that change", function()
+    local function f(x) return x:cumprod(1), x:logcumsumexp(1), x:gt(0):cumprod(2), moth.nn.functional.pdist(x) end
+    local function g(x)
+      local cache = moth.zeros(512, 3)
+      cache:narrow(1, x:size(1), x:size(1)):copy_(x)
+      return cache:sum(1), cache:narrow(1, 1, x:size(1) * 2)
+    end
+    local n = moth.Dim("n", { min = 2, max = 200 })
+    for _, fn in ipairs { f, g } do
+      moth.onnx.export(fn, { moth.randn(4, 3) }, path, { dynamic_shapes = { { [1] = n } } })
+      local session = moth.onnx.InferenceSession(path)
+      for _, size in ipairs { 4, 2, 7, 65 } do
+        local x = moth.randn(size, 3)
+        local want, got = { fn(x) }, session:run(nil, { x = x })
+        for i, w in ipairs(want) do assert.is_true(near(w, got[i])) end
+      end
+    end
+  end)
+
   it("cross entropy with smoothed labels, and of one row", function()
     local x, target = moth.randn(4, 5), moth.tensor({ 1, 5, 2, 2 }, { dtype = moth.int64 })
     for _, case in ipairs { { x, target, 0.1 }, { x[1], target[1], 0 } } do

@@ -43,21 +43,35 @@ function M.linspace(start, stop, steps, dtype)
   return moth.where(i:lt(math.floor(steps / 2)), i * step + start, (i - (steps - 1)) * step + stop)
 end
 
-function M.native_cumprod(self, dim)
-  local wide = self:dtype().is_floating_point and self or self:to(moth.int64)
-  local x = wide:dim() == 0 and wide:reshape { 1 } or wide
-  local n, step = x:size(dim), 1
-  while step < n do
-    x = moth.cat({ x:narrow(dim, 1, step), x:narrow(dim, step + 1, n - step) * x:narrow(dim, 1, n - step) }, dim)
-    step = step * 2
-  end
-  return x:reshape(self:size())
+-- Each element of x joined with all before it along a dimension: with the one before, two, four, … places before.
+local function scan(x, dim, join)
+  local flat = x:dim() == 0 and x:reshape { 1 } or x
+  local n = flat:size(dim)
+  local shape = {}
+  for i = 1, flat:dim() do shape[i] = i == dim and n or 1 end
+  local _, y = moth.while_loop(function(step) return step:lt(n) end, function(step, v)
+    local at = moth.arange(n) - step
+    local before = v:index_select(dim, at:clamp(0) + 1)
+    return step * 2, moth.where(at:ge(0):reshape(shape), join(v, before), v)
+  end, { moth.full({}, 1, { dtype = moth.int64 }), flat })
+  return y:reshape(x:size())
 end
+
+function M.native_cumprod(self, dim)
+  return scan(self:dtype().is_floating_point and self or self:to(moth.int64), dim, moth.mul)
+end
+
+function M.logcumsumexp(self, dim) return scan(self, dim, moth.logaddexp) end
 
 function M.native_pdist(self, p)
   local n = self:size(1)
-  local at = moth.triu_indices(n, n, 1)
-  return (self:index_select(1, at[1]) - self:index_select(1, at[2])):norm(p or 2, 2)
+  local k = moth.arange(n * (n - 1) / 2, { dtype = moth.float64 }) -- the pairs (i, j), i < j, row by row
+  local function first(i) return i * (2 * n - 1 - i) / 2 end
+  local i = ((2 * n - 1 - ((2 * n - 1) ^ 2 - k * 8):sqrt()) / 2):floor()
+  i = moth.where(first(i):gt(k), i - 1, i) -- the root is rounded
+  i = moth.where(first(i + 1):le(k), i + 1, i)
+  local j = k - first(i) + i + 1
+  return (self:index_select(1, (i + 1):long()) - self:index_select(1, (j + 1):long())):norm(p or 2, 2)
 end
 
 function M.native_smooth_l1(self, target, beta, scale)

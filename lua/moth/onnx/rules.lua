@@ -22,6 +22,12 @@ for name in ("Equal Not Less LessOrEqual Greater GreaterOrEqual And Or Xor IsNaN
   booleans[name] = true
 end
 for name in ("ArgMax ArgMin Shape"):gmatch("%a+") do integers[name] = true end
+-- Those that take numbers: a bool is 0 or 1 there.
+local numeric = {}
+for name in ("Add Sub Mul Div Mod Pow Neg Abs Sign Max Min Clip Less LessOrEqual Greater GreaterOrEqual ReduceMax \z
+  ReduceMin ReduceSum ReduceProd ReduceL1 ArgMax ArgMin TopK CumSum Range MatMul"):gmatch("%a+") do
+  numeric[name] = true
+end
 
 local function promoted(list)
   local dtype
@@ -29,8 +35,9 @@ local function promoted(list)
     if is_value(v) then dtype = dtype and B.promote(dtype, v.dtype).name or v.dtype end
   end
   for _, v in ipairs(list) do
-    if not is_value(v) and not sizes.is_whole(v) and dtype and not B.dtype(dtype).is_floating_point then
-      dtype = B.default_dtype().name
+    local number = type(v) == "number" or type(v) == "table" and not is_value(v)
+    if number and dtype and not B.dtype(dtype).is_floating_point then
+      if not sizes.is_whole(v) then dtype = B.default_dtype().name elseif dtype == "bool" then dtype = "int64" end
     end
   end
   return dtype or B.default_dtype().name
@@ -66,6 +73,10 @@ function M.environment(writer, node, values)
   function make(op, ...)
     local n = select("#", ...)
     local inputs = { ... }
+    if op == "Where" and is_value(inputs[2]) and inputs[2].dtype == "bool" then -- onnxruntime has none
+      local here = make("And", inputs[1], inputs[2])
+      return make("Or", here, make("And", make("Not", inputs[1]), inputs[3]))
+    end
     local attributes = {}
     if type(inputs[n]) == "table" and not is_value(inputs[n]) and inputs[n].kind ~= "size" then
       attributes, inputs[n] = inputs[n], nil
@@ -76,6 +87,9 @@ function M.environment(writer, node, values)
     if windows[op] then
       local made = { batched(op, inputs, n, attributes) }
       if made[1] then return unpack(made) end
+    end
+    for i = 1, numeric[op] and n or 0 do
+      if is_value(inputs[i]) and inputs[i].dtype == "bool" then inputs[i] = env.to(inputs[i], "int64") end
     end
     local like
     for i = 1, n do
@@ -108,6 +122,7 @@ function M.environment(writer, node, values)
   end
   env.to = to
   function env.floats(v) return to(v, env.out.dtype) end
+  function env.wide(v) return v.dtype == "float64" and v or to(v, "float32") end
   function env.Cast(v, meta) return to(v, meta.dtype) end
 
   function env.both(a, ...)
@@ -318,6 +333,12 @@ function M.environment(writer, node, values)
   end
   local function negative(x) -- -0, too
     return make("Or", make("Less", x, 0), make("Less", make("Reciprocal", x), 0))
+  end
+  function env.signbit(x)
+    return B.dtype(x.dtype).is_floating_point and negative(x) or make("Less", x, 0)
+  end
+  function env.powers_of_two(v)
+    return to(make("Pow", constant(2, "float64"), to(v, "float64")), env.out.dtype)
   end
   function env.signed(x, like)
     local size = make("Abs", x)

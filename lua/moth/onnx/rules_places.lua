@@ -196,7 +196,7 @@ return function(env, make, constant, writer)
   function env.put_slice(x, v, dim, start, stop, step)
     local n = x.shape[dim + 1]
     step = step or 1
-    if type(n) ~= "number" then
+    if type(n) ~= "number" or type(start) == "table" or type(stop) == "table" then
       local function place(at)
         return type(at) == "number" and at < 0 and sizes.combined("max", plus(n, at), 0) or at
       end

@@ -456,6 +456,9 @@ function Writer:emit(node)
   for i, meta in ipairs(node.metas) do
     local v = results[i]
     if v == nil then break end
+    if meta.dtype == "bool" and v.dtype == "int64" then -- of an operator that takes numbers
+      v = rules.value(self:node("Cast", { v.name }, 1, { to = messages.code "bool" }, node.at)[1], "bool")
+    end
     local made = rules.value(v.name, meta.dtype, meta.shape)
     if scalar then made = self:reshaped(made, meta.shape, node) end
     if gives_index[node.op] == i or passes and i == 1 then self.index[made.name] = true end
