@@ -74,6 +74,11 @@ describe("moth.edge", function()
       function(x) return x * math.exp(-#x / 64) + math.log(#x) * math.abs(#x - 40) + math.ceil(#x / 7) end,
       function(x) return moth.arange(0, x:size(2) / 2, 0.5) * #x ^ 0.5 / math.max(#x, 9) ^ 1.5 + x / math.sqrt(#x) end,
       function(x) return (x:topk(math.max(1, math.min(3, x:size(2) - 1)), 2)) end,
+      function(x) -- row-major at some sizes alone
+        local k = math.floor(x:size(2) / 2)
+        local a = x:narrow(2, 1, 2 * k):reshape(x:size(1), k, 2, 1)
+        return a:matmul(a:transpose(3, 4)):sum({ 3, 4 })
+      end,
     } do
       local session = exported(f, { moth.randn(4, 6) }, dims)
       for _, size in ipairs { { 4, 6 }, { 2, 3 }, { 9, 4 }, { 300, 61 } } do

@@ -53,13 +53,17 @@ local function run_stand_in(found)
 end
 
 -- The calls of kernels at given sizes; calls of control have `control` = "cond" or "while_loop" and `parts`, lowered.
-function lowered(program, state, point)
+-- copied: arguments that are copied before a call, { call = { number = true } }.
+function lowered(program, state, point, copied)
   local args, found = {}, stand_ins(program, point)
   for i, input in ipairs(program.inputs) do
     args[i] = B.ops.empty(sizes.shape_at(input.shape, point), { dtype = input.dtype })
   end
   local graph = explain.capture(function(...)
-    return program:run(state, point, { ... }, "cpu", nil, { control = run_stand_in(found) })
+    return program:run(state, point, { ... }, "cpu", nil, { control = run_stand_in(found),
+      before = copied and function(node, list)
+        for i in each(copied[node] or {}) do list[i] = B.ops.clone(list[i]) end
+      end })
   end, args)
   local low = C.graph_lowered(graph.handle)
   local calls, last = {}, nil
@@ -564,6 +568,31 @@ function M.without_writes(ep)
   return ep
 end
 
+-- The arguments that are row-major at some sizes alone, as a part of a dimension may be: what composed ops do with them
+-- differs. { call = { number = true } }; nil: there are none, or calls write.
+local function either_of(ep)
+  local is, found = {}, nil
+  for _, point in ipairs((merging.points_of(ep.program))) do
+    local ok, about = pcall(placed.look, ep, point)
+    for _, node in ipairs(ok and ep.program.nodes or {}) do
+      if #programs.targets(node) > 0 then return nil end
+      for i = 1, node.args.n do
+        local v = node.args[i]
+        if type(v) == "table" and v.kind == "value" then
+          local row_major = about.fakes[v.name]:is_contiguous()
+          if is[v.name] == not row_major then
+            found = found or {}
+            found[node] = found[node] or {}
+            found[node][i] = true
+          end
+          if is[v.name] == nil then is[v.name] = row_major end
+        end
+      end
+    end
+  end
+  return found
+end
+
 --- What is written: { text = the program as JSON, state = its tensors, calls, outputs, needs = names of ops and
 -- dtypes for `make edge`, low = what moth_lua says of the graph at the example's sizes }.
 function M.lower(ep, o)
@@ -575,11 +604,19 @@ function M.lower(ep, o)
     for name, s in each(held) do tensors[name] = s.tensor end
     ep = setmetatable({ program = program, held = held, tensors = tensors }, { __index = ep })
   end
-  local low = merging.at_sizes(ep.program, function(point)
-    return lowered(ep.program, ep.tensors, point)
-  end, function(list, points, _, follow)
-    return merge(list, { points = points, follow = follow })
-  end, function(message) error(message, 0) end)
+  local function at_sizes(copied)
+    return merging.at_sizes(ep.program, function(point)
+      return lowered(ep.program, ep.tensors, point, copied)
+    end, function(list, points, _, follow)
+      return merge(list, { points = points, follow = follow })
+    end, function(message) error(message, 0) end)
+  end
+  local ok, low = pcall(at_sizes)
+  if not ok then
+    local copied = either_of(ep)
+    if not copied then error(low, 0) end
+    low = at_sizes(copied)
+  end
   return M.of_calls(ep, low, low.calls, o)
 end
 

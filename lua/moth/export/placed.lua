@@ -9,14 +9,14 @@ local sizes = require "moth.compile.sizes"
 
 local M = {}
 
--- Which values show the same memory, at the example's sizes.
-local function look(ep)
+--- Which values show the same memory, at some sizes.
+function M.look(ep, point)
   local tensors = {}
   for i, input in ipairs(ep.program.inputs) do
-    local shape = sizes.shape_at(input.shape, ep.program.example)
+    local shape = sizes.shape_at(input.shape, point)
     tensors[i] = moth.fake_mode(B.ops.empty, shape, { dtype = B.dtype(input.dtype) })
   end
-  return memory.look(ep.program, tensors, ep.held, { dims = ep.program.example, device = "cpu" })
+  return memory.look(ep.program, tensors, ep.held, { dims = point, device = "cpu" })
 end
 
 -- A view whose elements an op replaces: the op and its arguments behind the first; nil: there is none.
@@ -62,7 +62,7 @@ end
 
 local function placed(ep, first_copy)
   local program = ep.program
-  local about, made, last_read = look(ep), {}, {}
+  local about, made, last_read = M.look(ep, program.example), {}, {}
   local function read(v, i)
     programs.visit(v, function(name)
       local root = about.root[memory.key_of(name)]
