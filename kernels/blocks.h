@@ -145,6 +145,26 @@ MOTH_FN void m_unpack_q8_0(const uint8_t *b, uint8_t *q, float *scale, float *le
     q[i] = (uint8_t)(b[2 + i] ^ 128);
 }
 
+/* A block of 32 elements. One that is inf or nan makes all nan. */
+MOTH_FN void m_pack_q8_0(const float *x, uint8_t *b) {
+  float big = 0, rest = 0;
+  for (int i = 0; i < 32; i++) {
+    float a = x[i] < 0 ? -x[i] : x[i];
+    big = a > big ? a : big;
+    rest += a * 0;
+  }
+  float scale = big * (1.0f / 127) + rest, inverse = scale > 0 ? 1 / scale : 0;
+  unsigned short half = m_f32_to_f16(scale);
+  b[0] = (uint8_t)half;
+  b[1] = (uint8_t)(half >> 8);
+  for (int i = 0; i < 32; i++) {
+    float y = x[i] * inverse;
+    y = y < 127 ? y : 127; /* of nan, too: of no integer could it be made */
+    y = y > -127 ? y : -127;
+    b[2 + i] = (uint8_t)(int8_t)(y < 0 ? y - 0.5f : y + 0.5f);
+  }
+}
+
 /* 2 bits: byte i of 32 has elements i, i + 32, i + 64 and i + 96 of 128. */
 MOTH_FN void m_block_crumbs(const uint8_t *b, uint8_t *q) {
   for (int half = 0; half < 2; half++, b += 32)

@@ -7,13 +7,18 @@
 
 /* Queries (N, H, D); keys (B, K, P, D) and values (B, K, P, V), row-major; K divides H. Sequence s has the counts[s] queries
  * behind those of the sequences before it; they are its last tokens. Its token t lies at place t % P of block
- * table[s * M + t / P]. */
+ * table[s * M + t / P]. Keys and values are of any float dtype, or rows of blocks of GGUF's Q8_0. */
 typedef struct MothPaged {
   int64_t N, H, D, B, K, P, V, S, M;
   const int64_t *table, *lengths, *counts; /* (S, M) from base, (S), (S) */
   int64_t base;
   double scale;
 } MothPaged;
+
+/* Bytes of a row of blocks of Q8_0. */
+static inline int64_t moth_q8_0_bytes(int64_t elements) {
+  return elements / 32 * 34;
+}
 
 /* table, lengths and counts in host memory. */
 static inline MothStatus moth_paged_check(const MothPaged *p, const int64_t *table,

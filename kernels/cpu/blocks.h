@@ -12,7 +12,12 @@
  * from its bytes to lanes in registers (typed/blocks_vnni.h): for one row of activations nothing is stored between. */
 #ifndef MOTH_CPU_BLOCKS_H
 #define MOTH_CPU_BLOCKS_H
+#include "block_types.h"
 #include "dispatch/dispatch.h"
+
+/* The values of the ops' argument `type`. */
+#define MOTH_BLOCK_VALUE(NAME, name, number, elements, bytes, zero, leasts) MOTH_BLOCK_##NAME,
+enum { MOTH_BLOCK_TYPES(MOTH_BLOCK_VALUE) };
 
 enum {
   MOTH_BLOCKS_SPAN = 256,

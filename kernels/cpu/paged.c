@@ -9,17 +9,21 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/util.h"
 #include "unpack/paged.h"
 
-/* FEW: the most rows of queries (tokens x heads of a group) that read the blocks in place. */
-enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, FEW = 16 };
+/* FEW: the most rows of queries (tokens x heads of a group) that read the blocks in place. WIDENED: keys that are made the
+ * computed dtype at a time for them, so that the first-level cache has them. */
+enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, FEW = 16, WIDENED = 64 };
 
 typedef struct Paged {
   MothPaged p;
   const MothAttentionRows *rows;
-  MothLoop widen; /* of the pools' dtype to the one that is computed in; NULL: the same */
-  int64_t size, stored;
+  const MothKernels *kernels;
+  bool wide;            /* pools are of the dtype that is computed in */
+  MothLoop widen;       /* else of theirs to that; NULL: they are blocks of Q8_0 */
+  int64_t size, stored; /* bytes of an element; of blocks: of 32 */
   const char *q, *k, *v;
   char *out;
   int64_t *first, *task; /* per sequence: its first row, its first task; S + 1 of them */
@@ -30,10 +34,15 @@ static bool is_few(const Paged *a, int64_t s) {
   return a->p.counts[s] * (a->p.H / a->p.K) <= FEW;
 }
 
+/* Bytes of a pool's row of `width` elements. */
+static int64_t row_bytes(const Paged *a, int64_t width) {
+  return a->wide || a->widen ? width * a->stored : moth_q8_0_bytes(width);
+}
+
 /* Rows of one head of a block, in the dtype of the pools. */
 static const char *rows_of(const Paged *a, const char *pool, int64_t block, int64_t head,
                            int64_t width) {
-  return pool + (block * a->p.K + head) * a->p.P * width * a->stored;
+  return pool + (block * a->p.K + head) * a->p.P * row_bytes(a, width);
 }
 
 /* `n` rows of tokens from `from` on of a sequence's head, gathered. */
@@ -44,12 +53,20 @@ static void gather(const Paged *a, char *to, const char *pool, int64_t s, int64_
     int64_t at = t % a->p.P, part = moth_min64(a->p.P - at, from + n - t);
     const char *in =
         rows_of(a, pool, a->p.table[s * a->p.M + t / a->p.P] - a->p.base, head, width) +
-        at * width * a->stored;
-    if (a->widen) {
+        at * row_bytes(a, width);
+    if (a->wide) {
+      memcpy(to, in, (size_t)(part * width * a->size));
+    } else if (a->widen) {
       char *p[2] = {to, (char *)in};
       a->widen(p, strides, part * width, NULL);
     } else {
-      memcpy(to, in, (size_t)(part * width * a->size));
+      MothBlocks rows = {.type = MOTH_BLOCK_Q8_0,
+                         .k = width,
+                         .weight = (const uint8_t *)in,
+                         .weight_row = moth_q8_0_bytes(width),
+                         .out = to,
+                         .to = part};
+      a->kernels->blocks_unpack(&rows);
     }
     to += part * width * a->size;
     t += part;
@@ -84,7 +101,7 @@ static void few_task(const Paged *a, const Workspace *w, int64_t s, int64_t head
   void *out[FEW];
   double max[FEW], sum[FEW]; /* max: floats or doubles */
   MothAttentionChunk c = {.rows = count * group,
-                          .piece = a->widen ? KEYS : moth_min64(p->P, KEYS),
+                          .piece = a->wide ? moth_min64(p->P, KEYS) : WIDENED,
                           .depth = p->D,
                           .width = p->V,
                           .k = k,
@@ -102,12 +119,12 @@ static void few_task(const Paged *a, const Workspace *w, int64_t s, int64_t head
     out[r] = a->out + row * p->V * a->size;
   }
   /* whole blocks, or parts of one that is longer than a chunk */
-  int64_t step = p->P < KEYS ? KEYS / p->P * p->P : KEYS;
+  int64_t most = a->wide ? KEYS : WIDENED, step = p->P < most ? most / p->P * p->P : most;
   for (int64_t from = 0; from < length; from += c.cols, c.first = false) {
     c.cols = moth_min64(step, length - from);
-    if (p->P > KEYS)
+    if (p->P > most)
       c.cols = moth_min64(c.cols, p->P - from % p->P);
-    if (a->widen) {
+    if (!a->wide) {
       gather(a, w->k, a->k, s, head, from, c.cols, p->D);
       gather(a, w->v, a->v, s, head, from, c.cols, p->V);
       k[0] = w->k;
@@ -212,11 +229,13 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
                    .B = k_pool->shape[0],
                    .K = k_pool->shape[1],
                    .P = k_pool->shape[2],
-                   .V = v_pool->shape[3],
+                   .V = result->shape[2],
                    .S = table->shape[0],
                    .M = table->shape[1],
                    .base = index_base},
              .rows = moth_attention_rows[dtype == MOTH_FLOAT64][moth_isa],
+             .kernels = moth_cpu_kernels((int)dtype),
+             .wide = k_pool->dtype == (int)dtype,
              .size = moth_dtype_size(dtype),
              .stored = moth_dtype_size((MothDType)k_pool->dtype)};
   a.p.scale = scale.tag == MOTH_V_NONE ? 1 / sqrt((double)a.p.D) : moth_as_double(scale);
@@ -235,8 +254,8 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
   if (result->dtype != (int)dtype || !result->contiguous)
     MOTH_GO(moth_tensor_new(3, result->shape, dtype, result->device, &own[6]));
   out = own[6] ? own[6] : result;
-  if (k_pool->dtype != (int)dtype)
-    a.widen = moth_cpu_kernels((int)dtype)->copy_from[k_pool->dtype];
+  if (!a.wide && k_pool->dtype != MOTH_UINT8)
+    a.widen = a.kernels->copy_from[k_pool->dtype];
   a.q = own[3]->data;
   a.k = own[4]->data;
   a.v = own[5]->data;
@@ -261,6 +280,26 @@ done:
   return status;
 }
 
+/* tokens (N, K, D), row-major, in what a pool holds: its dtype, or blocks of Q8_0. */
+static MothStatus as_in_pool(const MothTensor *pool, MothTensor *tokens, MothTensor **out) {
+  if (pool->dtype != MOTH_UINT8)
+    return moth_cpu_contiguous_as(tokens, (MothDType)pool->dtype, out);
+  MothTensor *in = NULL;
+  int64_t shape[3] = {tokens->shape[0], tokens->shape[1], pool->shape[3]};
+  MOTH_TRY(moth_cpu_contiguous_as(tokens, MOTH_FLOAT32, &in));
+  MothStatus s = moth_tensor_new(3, shape, MOTH_UINT8, pool->device, out);
+  if (s == MOTH_OK) {
+    MothBlocks rows = {.k = tokens->shape[2],
+                       .in = in->data,
+                       .out = (*out)->data,
+                       .weight_row = pool->shape[3],
+                       .to = shape[0] * shape[1]};
+    moth_cpu_kernels(MOTH_FLOAT32)->blocks_pack_q8_0(&rows);
+  }
+  moth_tensor_release(in);
+  return s;
+}
+
 /* tokens (N, K, D) to their slots of a row-major pool (B, K, P, D). */
 static void write_tokens(MothTensor *pool, const MothTensor *tokens, const int64_t *slots) {
   int64_t K = pool->shape[1], P = pool->shape[2], row = pool->shape[3] * moth_itemsize(pool);
@@ -279,7 +318,7 @@ MothStatus moth_cpu_kv_write_(MothCall *c) {
   MOTH_TRY(moth_cpu_index(slots, index_base, k_pool->shape[0] * k_pool->shape[2], -1, "slot", &at));
   for (int i = 0; i < 2 && tokens[i]->numel; i++) {
     MothTensor *in = NULL, *pool = NULL;
-    status = moth_cpu_contiguous(tokens[i], &in);
+    status = as_in_pool(pools[i], tokens[i], &in);
     if (status == MOTH_OK)
       status = moth_cpu_contiguous(pools[i], &pool);
     if (status == MOTH_OK) {

@@ -7,21 +7,36 @@
 
 #include <vector>
 
+#include "kernels/cuda/formulas.h"
 #include "kernels/cuda/util.h"
 #include "unpack/paged.h"
+
+#include "kernels/math_bits.h"
+
+#include "kernels/blocks.h"
 
 namespace {
 
 enum { THREADS = 128 };
 
-template <class R> struct Paged {
+/* T: R, or uint8_t for blocks of Q8_0. */
+template <class R, class T> struct Paged {
   MothPaged p;
   const int64_t *sequence, *position; /* per row of query */
-  const R *q, *k, *v;
+  const R *q;
+  const T *k, *v;
   R *out;
 };
 
-template <class R> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged<R> a) {
+template <class R> __device__ R element(const R *pool, int64_t row, int64_t n, int64_t d) {
+  return pool[row * n + d];
+}
+template <class R> __device__ R element(const uint8_t *pool, int64_t row, int64_t n, int64_t d) {
+  const uint8_t *b = pool + row * moth_q8_0_bytes(n) + d / 32 * 34;
+  return (R)m_block_half(b) * (R)(int8_t)b[2 + d % 32];
+}
+
+template <class R, class T> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged<R, T> a) {
   __shared__ R score[THREADS];
   __shared__ R best, total;
   const MothPaged &p = a.p;
@@ -37,10 +52,10 @@ template <class R> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged
     R x = -INFINITY;
     if (t < keys) {
       int64_t block = p.table[s * p.M + t / p.P] - p.base;
-      const R *k = a.k + ((block * p.K + head) * p.P + t % p.P) * p.D;
+      int64_t k = (block * p.K + head) * p.P + t % p.P;
       x = 0;
       for (int64_t d = 0; d < p.D; d++)
-        x += q[d] * k[d];
+        x += q[d] * element<R>(a.k, k, p.D, d);
       x *= (R)p.scale;
     }
     score[threadIdx.x] = x;
@@ -66,7 +81,7 @@ template <class R> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged
       R y = out[d] * by;
       for (int i = 0; i < n; i++) {
         int64_t at = from + i, block = p.table[s * p.M + at / p.P] - p.base;
-        y += score[i] * a.v[((block * p.K + head) * p.P + at % p.P) * p.V + d];
+        y += score[i] * element<R>(a.v, (block * p.K + head) * p.P + at % p.P, p.V, d);
       }
       out[d] = y;
     }
@@ -78,8 +93,9 @@ template <class R> __global__ void __launch_bounds__(THREADS) paged_kernel(Paged
     out[d] = sum > 0 ? out[d] / sum : (R)0;
 }
 
-template <class R> struct Call {
+template <class R, class T> struct Call {
   static constexpr MothDType DTYPE = sizeof(R) == 8 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+  static constexpr MothDType POOL = sizeof(T) == 1 ? MOTH_UINT8 : DTYPE;
   MothCudaRun run;
   MothOwned table, lengths, counts, q, k, v, out, rows;
 
@@ -100,10 +116,10 @@ template <class R> struct Call {
     if (moth_cuda_is_capturing(run.stream))
       return moth_fail(MOTH_ERR_STATE, "lengths are read on the host: this cannot be captured into "
                                        "a CUDA graph");
-    Paged<R> a = {};
+    Paged<R, T> a = {};
     a.p.N = query->shape[0], a.p.H = query->shape[1], a.p.D = query->shape[2];
     a.p.B = k_pool->shape[0], a.p.K = k_pool->shape[1], a.p.P = k_pool->shape[2];
-    a.p.V = v_pool->shape[3], a.p.S = table->shape[0], a.p.M = table->shape[1];
+    a.p.V = result->shape[2], a.p.S = table->shape[0], a.p.M = table->shape[1];
     a.p.base = index_base;
     a.p.scale = scale.tag == MOTH_V_NONE ? 1 / sqrt((double)a.p.D) : moth_as_double(scale);
     MOTH_TRY(read(table, &this->table, &table_host));
@@ -124,17 +140,17 @@ template <class R> struct Call {
     MOTH_TRY(moth_cuda_memcpy(run.device, rows->data, row_host.data(), (size_t)n * sizeof(int64_t),
                               cudaMemcpyHostToDevice));
     MOTH_TRY(moth_cuda_contiguous_as(query, DTYPE, &q.t));
-    MOTH_TRY(moth_cuda_contiguous_as(k_pool, DTYPE, &k.t));
-    MOTH_TRY(moth_cuda_contiguous_as(v_pool, DTYPE, &v.t));
+    MOTH_TRY(moth_cuda_contiguous_as(k_pool, POOL, &k.t));
+    MOTH_TRY(moth_cuda_contiguous_as(v_pool, POOL, &v.t));
     MOTH_TRY(moth_tensor_new(3, result->shape, DTYPE, result->device, &out.t));
     a.p.table = reinterpret_cast<const int64_t *>(this->table->data);
     a.sequence = reinterpret_cast<const int64_t *>(rows->data);
     a.position = a.sequence + a.p.N;
     a.q = reinterpret_cast<const R *>(q->data);
-    a.k = reinterpret_cast<const R *>(k->data);
-    a.v = reinterpret_cast<const R *>(v->data);
+    a.k = reinterpret_cast<const T *>(k->data);
+    a.v = reinterpret_cast<const T *>(v->data);
     a.out = reinterpret_cast<R *>(out->data);
-    MOTH_TRY(moth_launch(c->op->name, paged_kernel<R>, dim3((unsigned)a.p.N, (unsigned)a.p.H),
+    MOTH_TRY(moth_launch(c->op->name, paged_kernel<R, T>, dim3((unsigned)a.p.N, (unsigned)a.p.H),
                          dim3(THREADS), 0, run.stream, a));
     return moth_cuda_copy(result, out);
   }
@@ -143,7 +159,10 @@ template <class R> struct Call {
 } // namespace
 
 MothStatus moth_cuda_paged_attention(MothCall *c) {
-  return c->args[0].u.t->dtype == MOTH_FLOAT64 ? Call<double>().go(c) : Call<float>().go(c);
+  bool blocks = c->args[1].u.t->dtype == MOTH_UINT8;
+  if (c->args[0].u.t->dtype == MOTH_FLOAT64)
+    return blocks ? Call<double, uint8_t>().go(c) : Call<double, double>().go(c);
+  return blocks ? Call<float, uint8_t>().go(c) : Call<float, float>().go(c);
 }
 
 namespace {
@@ -162,12 +181,26 @@ __global__ void __launch_bounds__(THREADS)
     pool[((at / P * K + h) * P + at % P) * D + d] = tokens[i];
 }
 
+/* A thread makes a block of Q8_0; n blocks. */
+__global__ void __launch_bounds__(THREADS)
+    pack_kernel(uint8_t *pool, const float *tokens, const int64_t *slots, int64_t n, int64_t K,
+                int64_t P, int64_t blocks, int64_t places, int64_t base, int op, MothFault *f) {
+  int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+  if (i >= n)
+    return;
+  int64_t d = i % blocks, h = i / blocks % K, token = i / blocks / K;
+  long long at = moth_index(f, op, MOTH_FAULT_INDEX, -1, slots[token], base, places);
+  if (at >= 0)
+    m_pack_q8_0(tokens + i * 32, pool + (((at / P * K + h) * P + at % P) * blocks + d) * 34);
+}
+
 MothStatus write_tokens(MothCall *c, cudaStream_t stream, MothTensor *pool,
                         const MothTensor *tokens, const int64_t *slots, int64_t base) {
   MothOwned in, own;
   if (tokens->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(moth_cuda_contiguous(tokens, &in.t));
+  bool pack = pool->dtype == MOTH_UINT8;
+  MOTH_TRY(moth_cuda_contiguous_as(tokens, pack ? MOTH_FLOAT32 : (MothDType)pool->dtype, &in.t));
   MOTH_TRY(moth_cuda_contiguous(pool, &own.t));
   int64_t K = pool->shape[1], P = pool->shape[2], D = pool->shape[3], n = tokens->numel;
   int64_t places = pool->shape[0] * P;
@@ -178,6 +211,13 @@ MothStatus write_tokens(MothCall *c, cudaStream_t stream, MothTensor *pool,
                        (T *)own->data, (const T *)in->data, slots, n, K, P, D, places, base,       \
                        (int)c->op->id, fault))
   switch (moth_itemsize(pool)) {
+  case 1:
+    n /= 32;
+    MOTH_TRY(moth_launch(c->op->name, pack_kernel,
+                         dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS)), dim3(THREADS), 0,
+                         stream, (uint8_t *)own->data, (const float *)in->data, slots, n, K, P,
+                         D / 34, places, base, (int)c->op->id, fault));
+    break;
   case 2:
     WRITE(uint16_t);
     break;

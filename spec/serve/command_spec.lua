@@ -72,7 +72,7 @@ describe("moth serve #M428 #noasan", function()
     for _, name in ipairs { "vLLM", "TensorRT%-LLM", "llama%.cpp", "Triton" } do assert.matches(name, part) end
     for option in command.usage:gmatch "\n  %-%-([%w-]+)" do -- each option is one of Lua's or told of
       local known = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms", ["max-body"] = "body",
-        ["host-name"] = "hosts" }
+        ["host-name"] = "hosts", ["cache-type"] = "cache" }
       assert.matches("[`-]" .. (known[option] or option:gsub("-", "_")), text:gsub("print%-nginx", "print_nginx"))
     end
   end)

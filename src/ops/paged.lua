@@ -1,4 +1,17 @@
 -- Keys and values of running sequences in blocks: the cache of language models that serve many (lua/moth/llm/cache.lua).
+
+-- A pool's rows are floats, or, uint8, blocks of GGUF's Q8_0: 34 bytes of 32 elements.
+local function rows(pool, elements)
+  return { ("either(is_float(%s), equal(%s.dtype, dtype_named('uint8')))"):format(pool, pool),
+    ("%s must be of a float dtype, or uint8 (blocks of Q8_0), got {%s.dtype}"):format(pool, pool), "type" },
+    { ("either(both(is_float(%s), equal(%s.shape[3], %s)), both(negate(is_float(%s)), equal(%s.shape[3] * 32, %s * 34)))")
+      :format(pool, pool, elements, pool, pool, elements),
+      ("%s must have rows of {%s} elements, or of Q8_0's bytes for so many (34 for 32), got {%s.shape}"):format(pool,
+        elements, pool) }
+end
+local key_type, key_rows = rows("k_pool", "D")
+local _, value_rows = rows("v_pool", "V")
+
 return {
 { "rope(Tensor self, Tensor cos, Tensor sin, bool interleaved=false) -> Tensor",
   kind = "composite",
@@ -37,7 +50,8 @@ return {
     interleaved, two neighbours (GGUF's, Meta's)." },
 { "kv_write_(Tensor! k_pool, Tensor! v_pool, Tensor k, Tensor v, IndexTensor slots, index_base) -> ()",
   kind = "extern", batch = "loop",
-  dims = { k_pool = "B K P D : float", v_pool = "B K P V : k_pool", k = "N K D : k_pool", v = "N K V : k_pool", slots = "N : int" },
+  dims = { k_pool = "B K P X", v_pool = "B K P Y : k_pool", k = "N K D : float", v = "N K V : k", slots = "N : int" },
+  check = { key_type, key_rows, value_rows },
   grad = "none",
   reference = "kv_write_",
   samples = {
@@ -46,18 +60,21 @@ return {
   },
   errors = {
     { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,5), randn(1,2,5), tensor({13},{dtype=int64})", "13 is out of range" },
-    { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,4), randn(1,2,5), tensor({1},{dtype=int64})", "D = 5" },
+    { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,4), randn(1,2,5), tensor({1},{dtype=int64})", "rows of 4 elements" },
+    { "zeros(3,2,4,34):to('uint8'), zeros(3,2,4,34):to('uint8'), randn(1,2,32), randn(1,2,34), tensor({1},{dtype=int64})",
+      "Q8_0's bytes" },
     { "randn(3,2,4,5), randn(3,2,4,5), randn(1,2,5), randn(1,2,5), randn(1)", "int" },
   },
   doc = "Writes keys and values of N tokens into pools of blocks of P tokens each, (blocks, heads, P, size): token i goes to \z
-    place slots[i] of all blocks' places, one block's behind the other's. A slot twice: which of the tokens stays is not \z
-    defined." },
+    place slots[i] of all blocks' places, one block's behind the other's. Pools are of any float dtype, or uint8: rows of \z
+    GGUF's Q8_0, 34 bytes for 32 elements. A slot twice: which of the tokens stays is not defined." },
 { "paged_attention(Tensor query, Tensor k_pool, Tensor v_pool, IndexTensor table, Tensor lengths, Tensor counts, float? scale=none, index_base) -> Tensor",
   kind = "extern", batch = "loop",
-  dims = { query = "N H D : float", k_pool = "B K P D : query", v_pool = "B K P V : query", table = "S M : int",
+  dims = { query = "N H D : float", k_pool = "B K P X", v_pool = "B K P Y : k_pool", table = "S M : int",
     lengths = "S : int", counts = "S : int" },
-  out = "N H V",
-  check = { { "both(ge(K, 1), equal(remainder(H, larger(K, 1)), 0))",
+  let = { V = "when(is_float(v_pool), Y, floor_divide(Y, 34) * 32)" },
+  out = "N H V : query",
+  check = { key_type, key_rows, value_rows, { "both(ge(K, 1), equal(remainder(H, larger(K, 1)), 0))",
     "the heads of query must be a multiple of those of k_pool, got {H} and {K}" } },
   grad = "unimplemented",
   reference = "paged_attention",
@@ -82,6 +99,6 @@ return {
   doc = "Causal attention of running sequences that reads keys and values through a table of blocks. query (N, heads, D) has \z
     counts[s] rows for each sequence s, its last tokens, one sequence's behind the other's; lengths[s] is the number of \z
     its tokens in the pools, these included; table[s] names its blocks of P tokens in order (what is behind the last \z
-    used one is not read). k_pool (blocks, K, P, D), v_pool (blocks, K, P, V); groups of heads share keys. scale is \z
-    1/sqrt(D). No gradient." },
+    used one is not read). k_pool (blocks, K, P, D), v_pool (blocks, K, P, V), of any float dtype, or uint8 as in \z
+    kv_write_; groups of heads share keys. scale is 1/sqrt(D). No gradient." },
 }

@@ -75,8 +75,38 @@ static void to_real(const Span *s, int64_t n, int zero, bool leasts, real *out) 
   }
 }
 
+/* Those of Q8_0, without a span between: they are read in each step of a cache of keys and values. */
+static void unpack_rows_of_q8_0(const MothBlocks *p) {
+  for (int64_t r = p->from; r < p->to; r++) {
+    const uint8_t *b = p->weight + r * p->weight_row;
+    real *out = (real *)p->out + r * p->k;
+    for (int64_t k = 0; k < p->k; k += 32, b += 34) {
+      real scale = m_block_half(b);
+      MOTH_VECTOR for (int i = 0; i < 32; i++) out[k + i] = scale * (real)(int8_t)b[2 + i];
+    }
+  }
+}
+
+/* Rows [from, to) of `in` as blocks of Q8_0, which are written to `out` like a weight. */
+MOTH_TYPED_REAL void blocks_pack_q8_0(const struct MothBlocks *p) {
+  for (int64_t r = p->from; r < p->to; r++) {
+    const real *in = (const real *)p->in + r * p->k;
+    uint8_t *b = (uint8_t *)p->out + r * p->weight_row;
+    for (int64_t k = 0; k < p->k; k += 32, b += 34) {
+      float x[32];
+      for (int i = 0; i < 32; i++)
+        x[i] = (float)in[k + i];
+      m_pack_q8_0(x, b);
+    }
+  }
+}
+
 /* Rows [from, to) of the weight as real. */
 MOTH_TYPED_REAL void blocks_unpack(const struct MothBlocks *p) {
+  if (p->type == MOTH_BLOCK_Q8_0) {
+    unpack_rows_of_q8_0(p);
+    return;
+  }
   for (int64_t r = p->from; r < p->to; r++)
     for (int64_t k = 0; k < p->k; k += SPAN) {
       Span s;

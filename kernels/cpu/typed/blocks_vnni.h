@@ -597,8 +597,6 @@ static VNNI void vnni_no_leasts(const MothBlocks *p, const Chunk *c) {
   static VNNI void one_row_##name(const MothBlocks *p) {                                           \
     one_row(p, SPAN / (elements) * (bytes), lanes_##name, leasts);                                 \
   }
-#define VNNI_NUMBER(NAME, name, number, elements, bytes, zero, leasts) MOTH_BLOCK_##NAME,
-enum { MOTH_BLOCK_TYPES(VNNI_NUMBER) };
 MOTH_BLOCK_TYPES(VNNI_TYPE)
 
 static const struct {

@@ -14,16 +14,34 @@ local Cache = class "PagedCache"
 
 local BLOCK = 16
 
--- sizes: { layers, heads, dim } of keys and values; like: a tensor of their dtype and device.
-Cache.__init = signature.init("llm.PagedCache(table sizes, Tensor like, count max_tokens=4096, bool share=true)",
+-- What a cache may hold, whatever the model computes in; q8_0: blocks of 34 bytes for 32 elements, as in GGUF's files.
+local held = { float32 = "float32", float16 = "float16", bfloat16 = "bfloat16", q8_0 = "uint8" }
+
+--- Raises where keys and values of `dim` elements cannot be held as `kind`, a name or nil (as the model's).
+function Cache.check(where, kind, dim)
+  if kind == nil then return end
+  if not held[kind] then
+    check.fail("[%s] cache: expected 'float32', 'float16', 'bfloat16' or 'q8_0', got '%s'", where, tostring(kind))
+  end
+  if kind == "q8_0" and dim % 32 ~= 0 then
+    check.fail("[%s] cache: q8_0 is of 32 elements each, and this model's heads have %d; take 'float16'", where, dim)
+  end
+end
+
+-- sizes: { layers, heads, dim } of keys and values; like: a tensor of their device and, unless cache says another one,
+-- dtype.
+Cache.__init = signature.init("llm.PagedCache(table sizes, Tensor like, count max_tokens=4096, bool share=true, \z
+  string cache?)",
 function(self, o)
-  local blocks = math.ceil(o.max_tokens / BLOCK)
+  Cache.check("llm.PagedCache", o.cache, o.sizes.dim)
+  local blocks, width = math.ceil(o.max_tokens / BLOCK), o.sizes.dim
+  if o.cache == "q8_0" then width = width / 32 * 34 end
   self.block, self.total, self.share = BLOCK, blocks, o.share
   self.keys, self.values, self.free = {}, {}, {}
-  local options = { dtype = o.like:dtype(), device = o.like:device() }
+  local options = { dtype = o.cache and moth[held[o.cache]] or o.like:dtype(), device = o.like:device() }
   for i = 1, o.sizes.layers do
-    self.keys[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, o.sizes.dim }, options)
-    self.values[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, o.sizes.dim }, options)
+    self.keys[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, width }, options)
+    self.values[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, width }, options)
   end
   for i = 1, blocks do self.free[i] = blocks + 1 - i end
   self.count, self.node, self.roots, self.kept = {}, {}, {}, 0 -- by block: users, place in the tree
@@ -187,12 +205,14 @@ function Cache:run(model, parts, rows)
   return logits
 end
 
--- Keys or values of layer i of sequence s from a token on, (1, heads, tokens, dim), copied out of their blocks.
-local function gathered(self, pool, s, first)
+-- Keys or values of layer i of sequence s from a token on, (1, heads, tokens, dim), copied out of their blocks, of this
+-- dtype.
+local function gathered(self, pool, s, first, dtype)
   local from = math.floor((first - 1) / BLOCK)
   local length = self.all_lengths[s]
   local blocks = self.table:select(1, s):narrow(1, from + 1, math.ceil(length / BLOCK) - from)
-  local t = pool:index_select(1, blocks):transpose(1, 2)
+  local t = pool:index_select(1, blocks)
+  t = (t:dtype() == moth.uint8 and moth.unpack_blocks(t, "Q8_0", dtype) or t:to(dtype)):transpose(1, 2)
   return t:reshape(1, t:size(1), -1, t:size(4)):narrow(3, first - from * BLOCK, length - first + 1)
 end
 
@@ -202,7 +222,7 @@ local function attend_each(self, q, keys, values, o, alibi)
   for s, count in ipairs(self.all_counts) do
     local first, seen = attention.window(count, self.all_lengths[s], o.window, q:device())
     local own = q:narrow(1, at, count):transpose(1, 2):unsqueeze(1)
-    local k, v = gathered(self, keys, s, first), gathered(self, values, s, first)
+    local k, v = gathered(self, keys, s, first, q:dtype()), gathered(self, values, s, first, q:dtype())
     if alibi then
       local positions = moth.arange(first, self.all_lengths[s] + 1, { dtype = moth.int64, device = q:device() })
       seen = attention.biased(alibi, positions, seen, q:dtype())

@@ -17,6 +17,7 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --quantize NAME       Q8_0 or Q4_0: what weights of floats become
   --draft MODEL         generate, chat: a smaller model of the same tokens, which proposes some; --draft-tokens N, 4
   --lookup [N]          generate, chat: as many tokens, 8, are proposed where the last ones stood before
+  --cache-type NAME     generate, chat: float32, float16, bfloat16 or q8_0: what keys and values are held as
   --system TEXT         chat: what the model is told first
   --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
                         that of the model's folder
@@ -27,7 +28,9 @@ local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["
   ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads",
   lookup = "lookup", ["draft-tokens"] = "draft_tokens" }
 local loading = { device = true, dtype = true, quantize = true } -- options of models.load
-local texts = { draft = "draft", device = "device", dtype = "dtype", quantize = "quantize", system = "system",
+local writing = { draft = true, ["cache-type"] = true } -- of generate and chat
+local texts = { draft = "draft", ["cache-type"] = "cache", device = "device", dtype = "dtype", quantize = "quantize",
+  system = "system",
   template = "template", ["template-kwargs"] = "template_kwargs" }
 
 local function without_place(why)
@@ -57,7 +60,7 @@ local function parse(kind, words)
       o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
     elseif name == "stop" and kind ~= "convert" then
       table.insert(o.stop, value)
-    elseif texts[name] and (kind == "chat" or loading[name] or name == "draft" and kind == "generate") then
+    elseif texts[name] and (kind == "chat" or loading[name] or writing[name] and kind == "generate") then
       o[texts[name]] = value
     else
       fail("there is no option --%s", name)

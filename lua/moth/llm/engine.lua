@@ -24,12 +24,12 @@ local Engine = class "llm.Engine"
 local function told(message) return (tostring(message):gsub("^[^%[\n]-:%d+: ", ""):gsub("^%[[%w.:]+%] ", "")) end
 
 local names = "path max_tokens max_seqs step_tokens share_prefix device dtype quantize template draft \z
-  draft_tokens lookup"
+  draft_tokens lookup cache"
 
 --- options: path (of a folder or a .gguf file); max_tokens (4096: of all sequences together), max_seqs (16),
 -- step_tokens (256), share_prefix ("owner": nothing is shared between users), device, dtype, quantize (see
 -- models.load), template (a chat template or the name of one; left out: the model's), draft (the path of a model that
--- proposes tokens), draft_tokens (4), lookup (see llm.Scheduler).
+-- proposes tokens), draft_tokens (4), lookup, cache (see llm.Scheduler).
 function Engine:__init(options)
   check.options("[llm.Engine]", options, names)
   local dtype = options.dtype -- from another process, by its name
@@ -50,7 +50,7 @@ function Engine:__init(options)
   if type(model.step) == "function" and not model.headless then
     self.scheduler = Scheduler(model, { max_tokens = options.max_tokens or 4096, max_seqs = options.max_seqs or 16,
       step_tokens = options.step_tokens, share_prefix = options.share_prefix, draft = draft,
-      draft_tokens = options.draft_tokens, lookup = options.lookup })
+      draft_tokens = options.draft_tokens, lookup = options.lookup, cache = options.cache })
     self.most = math.min(self.most, self.scheduler.cache.total * self.scheduler.cache.block)
   elseif not can_embed then
     error(embedder, 0)

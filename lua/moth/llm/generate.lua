@@ -27,12 +27,12 @@ end
 
 local options = "*, count max_tokens=128, number temperature=1, count top_k?, number top_p=1, \z
   number min_p=0, number repetition_penalty=1, string|string[] stop?, int seed?, count|count[] eos?, \z
-  Module draft?, count draft_tokens=4, count lookup?"
+  Module draft?, count draft_tokens=4, count lookup?, string cache?"
 
 local function options_of(...)
   local o = {}
   o.max_tokens, o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.stop, o.seed, o.eos, o.draft,
-    o.draft_tokens, o.lookup, o.stats = ...
+    o.draft_tokens, o.lookup, o.cache, o.stats = ...
   if type(o.stop) == "string" then o.stop = { o.stop } end
   return o
 end
@@ -90,7 +90,8 @@ end
 --
 -- Several tokens may come of one step of the model, and the text stays the same: draft (a smaller model of the same
 -- tokens, which proposes draft_tokens = 4 at a time), lookup (so many are proposed where the last tokens stood before).
--- stats: a table that gets new_tokens, proposed, accepted, steps.
+-- stats: a table that gets new_tokens, proposed, accepted, steps. cache: what keys and values are held as, "float32",
+-- "float16", "bfloat16" or "q8_0" (8 bits, a scale for 32 of them); left out: as the model's.
 M.generate = signature("generate(Module model, any tokenizer, string|int[] prompt, " .. options .. ", table stats?)",
 function(model, tokenizer, prompt, ...)
   local o = options_of(...)
@@ -100,7 +101,7 @@ function(model, tokenizer, prompt, ...)
   if #ids == 0 then check.fail("[generate] the prompt is empty, and the tokenizer puts no token before it") end
   local most = math.min(#ids + o.max_tokens, (model.max_length or math.huge) + 1)
   local scheduler = Scheduler(model, { max_tokens = most, max_seqs = 1, share_prefix = "none", draft = o.draft,
-    draft_tokens = o.draft_tokens, lookup = o.lookup, stats = o.stats })
+    draft_tokens = o.draft_tokens, lookup = o.lookup, cache = o.cache, stats = o.stats })
   return (pieces_of("generate", scheduler, M.request(ids, o, o.eos or model.config.eos, tokenizer, o.stop),
     Text(tokenizer, o.stop)))
 end)
@@ -143,7 +144,7 @@ Chat.__init = signature.init("llm.Chat(Module model, any tokenizer, *, string sy
   self.messages = {}
   if o.system then self.messages[1] = { role = "system", content = o.system } end
   self.scheduler = Scheduler(o.model, { max_tokens = o.model.max_length, max_seqs = 1, draft = o.draft,
-    draft_tokens = o.draft_tokens, lookup = o.lookup })
+    draft_tokens = o.draft_tokens, lookup = o.lookup, cache = o.cache })
 end)
 
 --- What the model answers to a text, piece by piece. Where a conversation has become too long for the model, what was

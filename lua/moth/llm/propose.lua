@@ -23,7 +23,7 @@ function Proposer:__init(where, model, o)
     check.fail("[%s] draft: expected a language model such as models.Llama, got %s", where, class.name(draft))
   end
   local sizes, like = draft:cache_sizes()
-  self.cache, self.spare = Cache(sizes, like, o.max_tokens, o.share), moth.Generator(0)
+  self.cache, self.spare = Cache(sizes, like, o.max_tokens, o.share, o.cache), moth.Generator(0)
 end
 
 --- The draft of a path, loaded as models.load does with these options; an error where its tokens are others than the

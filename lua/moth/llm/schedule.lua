@@ -23,17 +23,18 @@ local Scheduler = class "llm.Scheduler"
 -- answers; share_prefix: "owner" (sequences of one owner share the blocks of equal beginnings; across owners the time
 -- of an answer would tell what others asked), "all", or "none". draft: a smaller model of the same ids, which proposes
 -- draft_tokens at a time; lookup: so many are proposed where the last tokens stood before; stats has proposed and
--- accepted, and so have requests.
+-- accepted, and so have requests. cache: what keys and values are held as, "float32", "float16", "bfloat16" or "q8_0";
+-- left out: as the model's.
 Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_tokens=4096, count max_seqs=16, \z
   count step_tokens=256, 'owner'|'all'|'none' share_prefix='owner', Module draft?, count draft_tokens=4, \z
-  count lookup?, table stats?)", function(self, o)
+  count lookup?, table stats?, string cache?)", function(self, o)
   if type(o.model.step) ~= "function" or type(o.model.cache_sizes) ~= "function" then
     check.fail("[llm.Scheduler] expected a language model such as models.GPT or models.Llama, got %s",
       class.name(o.model))
   end
   self.model, self.max_seqs, self.step_tokens, self.share_prefix = o.model, o.max_seqs, o.step_tokens, o.share_prefix
   local sizes, like = o.model:cache_sizes()
-  self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none")
+  self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none", o.cache)
   if o.draft or o.lookup then
     o.share = o.share_prefix ~= "none"
     self.proposer = Proposer("llm.Scheduler", o.model, o)

@@ -14,6 +14,7 @@ usage: moth serve [options] NAME=FILE …        models of moth.export.save; fol
   --max-tokens N        language models: the cache's tokens, of all sequences together, 4096
   --max-seqs N          language models: sequences that run together, 16
   --draft FILE          language models: a smaller one of the same tokens, which proposes some; --draft-tokens N, 4
+  --cache-type NAME     language models: float32, float16, bfloat16 or q8_0: what keys and values are held as
   --lookup [N]          language models: as many tokens, 8, are proposed where the last ones stood before
   --threads N           of each engine; the processors are divided
   --max-size N          rows of a batch, 32
@@ -44,7 +45,8 @@ local numbers = { port = true, threads = true, drain = true, ["step-timeout"] = 
 local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections",
   held = "held" }
 local llm = { quantize = "quantize", dtype = "dtype", ["max-tokens"] = "max_tokens", ["max-seqs"] = "max_seqs",
-  draft = "draft", ["draft-tokens"] = "draft_tokens", lookup = "lookup" }
+  draft = "draft", ["draft-tokens"] = "draft_tokens", lookup = "lookup",
+  ["cache-type"] = "cache" }
 local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" }
 
 local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end

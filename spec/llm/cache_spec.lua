@@ -1,0 +1,105 @@
+-- What keys and values are held as: pools of other dtypes than the model's, and blocks of Q8_0.
+local moth = require "moth"
+
+local function int64(t, device) return moth.tensor(t, { dtype = moth.int64, device = device }) end
+
+-- Attention of pools of a kind, and of the same elements as floats of query's dtype.
+local function both(kind, dtype, counts, H, K, D, V, device)
+  local P, blocks, total = 4, 24, 0
+  for _, n in ipairs(counts) do total = total + n end
+  local function pool(width)
+    if kind == "q8_0" then width = width / 32 * 34 end
+    return moth.zeros({ blocks, K, P, width }, { dtype = moth[kind == "q8_0" and "uint8" or kind], device = device })
+  end
+  local keys, values = pool(D), pool(V)
+  local k, v = moth.randn(blocks * P, K, D):to(dtype), moth.randn(blocks * P, K, V):to(dtype)
+  keys:kv_write_(values, k:to(device), v:to(device), moth.arange(1, blocks * P + 1, { dtype = moth.int64 }):to(device))
+  local function floats(x) return kind == "q8_0" and moth.unpack_blocks(x, "Q8_0", dtype) or x:to(dtype) end
+  local q = moth.randn(total, H, D):to(dtype):to(device)
+  local tables, lengths = {}, {}
+  for s = 1, #counts do
+    tables[s], lengths[s] = {}, 70 - s
+    for j = 1, blocks do tables[s][j] = (j * 7 * s) % blocks + 1 end
+  end
+  local o = { int64(tables, device), int64(lengths, device), int64(counts, device) }
+  local got = moth.paged_attention(q, keys, values, unpack(o))
+  assert.are.same({ total, H, V }, { got:size(1), got:size(2), got:size(3) })
+  assert.are.equal(dtype, got:dtype())
+  local back = floats(keys):transpose(2, 3):reshape(-1, K, D):to("cpu")
+  return got, moth.paged_attention(q, floats(keys), floats(values), unpack(o)), back, k
+end
+
+describe("a cache of keys and values #llm", function()
+  before_each(function() moth.manual_seed(4) end)
+
+  for _, device in ipairs(moth.cuda.is_available() and { "cpu", "cuda" } or { "cpu" }) do
+    it("may be of any float dtype, and of blocks of 8 bits, on " .. device, function()
+      local off = { float16 = 1e-3, bfloat16 = 8e-3, float32 = 0, q8_0 = 0.005 }
+      for kind, most in pairs(off) do
+        for _, dtype in ipairs { moth.float32, moth.float64, moth.bfloat16 } do
+          for _, c in ipairs { { { 1, 1 }, 4, 2, 64, 64 }, { { 3, 40 }, 2, 1, 32, 96 } } do
+            local got, right, back, k = both(kind, dtype, c[1], c[2], c[3], c[4], c[5], device)
+            local bound = dtype == moth.float32 and 1e-6 or dtype == moth.float64 and 1e-13 or 0.02
+            assert.is_true((got - right):abs():max():item() <= bound, kind)
+            local error = (back - k):to(moth.float64):abs():max():item() / k:to(moth.float64):abs():max():item()
+            assert.is_true(error <= most + (dtype == moth.bfloat16 and 8e-3 or 1e-7), ("%s: %g"):format(kind, error))
+          end
+        end
+      end
+    end)
+  end
+
+  it("of blocks keeps zeros, rounds to 127 steps, and makes nan what is no number", function()
+    local x = moth.zeros(3, 1, 64)
+    x[2][1][1], x[2][1][2], x[2][1][3], x[3][1][40] = -254, 127, 1.4, 1 / 0
+    local keys = moth.zeros({ 1, 1, 3, 68 }, { dtype = moth.uint8 })
+    local values = keys:clone()
+    keys:kv_write_(values, x, x, int64 { 1, 2, 3 })
+    local y = moth.unpack_blocks(keys, "Q8_0")[1][1]
+    assert.is_true(moth.equal(y[1], moth.zeros(64)))
+    assert.are.same({ -254, 128, 2, 0 }, y[2]:narrow(1, 1, 4):totable()) -- steps of 2
+    assert.are.same({ false, true }, { y[3][1]:isnan():item(), y[3][40]:isnan():item() })
+  end)
+
+  it("gives a model's logits nearly, in windows, too; a draft has one of the same kind", function()
+    local sizes = { vocab_size = 96, hidden_size = 128, intermediate_size = 96, num_hidden_layers = 2,
+      num_attention_heads = 4, num_key_value_heads = 2 }
+    for _, window in ipairs { 0, 20 } do
+      sizes.sliding_window = window > 0 and window or nil
+      local net, ids = moth.models.Llama(sizes):eval(), {}
+      for i = 1, 50 do ids[i] = i * 7 % 95 + 1 end
+      local function first(cache)
+        local out
+        local s = moth.llm.Scheduler(net, { max_tokens = 128, cache = cache, draft = net })
+        s:add { ids = ids, max_tokens = 2, temperature = 0, on_logits = function(l) out = out or l:clone() end }
+        while s:step() > 0 do end -- luacheck: ignore 542
+        assert.are.equal(s.cache.keys[1]:dtype(), s.proposer.cache.keys[1]:dtype())
+        return out, s.cache.keys[1]
+      end
+      local right = first()
+      for kind, bound in pairs { float32 = 0, float16 = 1e-3, bfloat16 = 1e-2, q8_0 = 2e-2 } do
+        local got, keys = first(kind)
+        local off = (got - right):abs():max():item() / right:abs():max():item()
+        assert.is_true(off <= bound, ("%s: off by %g"):format(kind, off))
+        assert.are.equal(kind == "q8_0" and moth.uint8 or moth[kind], keys:dtype())
+      end
+    end
+  end)
+
+  it("is an option of texts and chats; what cannot be is refused", function()
+    local model, tokenizer = moth.models.load "spec/llm/fixtures/llama"
+    local function text(cache)
+      local t = {}
+      local o = { max_tokens = 8, temperature = 0, cache = cache }
+      for piece in moth.generate(model, tokenizer, "It is the moon", o) do t[#t + 1] = piece end
+      return table.concat(t)
+    end
+    assert.are.equal(text(), text "float16")
+    assert.error_matches(function() text "q4_0" end, "'float16', 'bfloat16' or 'q8_0', got 'q4_0'")
+    local chat = moth.llm.Chat(model, tokenizer, { cache = "bfloat16", template = "gpt-2" })
+    assert.are.equal(moth.bfloat16, chat.scheduler.cache.keys[1]:dtype())
+    local small = moth.models.GPT { vocab_size = 53, n_layer = 1, n_head = 4, n_embd = 32, block_size = 96 }
+    assert.error_matches(function() moth.llm.Scheduler(small, { cache = "q8_0" }) end,
+      "q8_0 is of 32 elements each, and this model's heads have 8")
+  end)
+end)
