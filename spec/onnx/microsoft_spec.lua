@@ -89,4 +89,22 @@ describe("moth.onnx, com.microsoft", function()
       assert.is_true(moth.allclose(y, moth.linear(x, w), 1e-5, 1e-4))
     end
   end)
+
+  it("DynamicQuantizeLSTM: weights and states in 8 bits", function()
+    moth.manual_seed(4)
+    local w = moth.randint(-99, 99, { 1, 4, 12 }):to(moth.int8)
+    local r = moth.randint(-99, 99, { 1, 3, 12 }):to(moth.int8)
+    local zero, x = moth.zeros({ 1 }, { dtype = moth.int8 }), moth.randn(5, 2, 4)
+    local inputs = { x, w, r, moth.randn(1, 24), false, false, false, false, number { 0.01 }, zero,
+      number { 0.01 }, zero }
+    local y = run("DynamicQuantizeLSTM", inputs, { { "hidden_size", 3 } }, "float32", { 5, 1, 2, 3 })
+    local names, values, given = { "x1", "w", "r", "x4" }, {}, { x1 = x, x4 = inputs[4] }
+    given.w, given.r = (w:float() * 0.01):transpose(2, 3), (r:float() * 0.01):transpose(2, 3)
+    for i, name in ipairs(names) do values[i] = messages.value(name, "float32", given[name]:size()) end
+    local node = messages.node("LSTM", names, { "y" }, { { "hidden_size", 3 } }, "n", "")
+    local result = messages.value("y", "float32", { 5, 1, 2, 3 })
+    messages.write(messages.model(messages.graph("g", { node }, values, { result }), 17), path)
+    local difference = (y - moth.onnx.InferenceSession(path):run(nil, given)[1]):abs():max():item()
+    assert.is_true(difference > 1e-5 and difference < 0.05, tostring(difference))
+  end)
 end)

@@ -137,24 +137,27 @@ rule("GRU", ATTRIBUTES, function(c, input, w, r, b, lengths, h0)
   end)
 end)
 
-rule("LSTM", ATTRIBUTES, function(c, input, w, r, b, lengths, h0, c0, peep)
+-- round: what is done to the factors of the products with weights, if anything.
+local function lstm(c, input, w, r, b, lengths, h0, c0, peep, round)
   local hidden = r:size(3)
   return layer(c, input, 2, function(d, x, reverse)
     local f, plain = functions(c, d, { "Sigmoid", "Tanh", "Tanh" })
     local wd, rd = w:select(1, d), r:select(1, d)
     local bias = b and b:select(1, d):narrow(1, 1, 4 * hidden) + b:select(1, d):narrow(1, 4 * hidden + 1, 4 * hidden)
     local h, cell = initial(c, h0, d, x, hidden), initial(c, c0, d, x, hidden)
-    if plain and not lengths and not peep and c.input_forget == 0 then -- i, o, f, c of ONNX's; i, f, g, o of moth's
+    -- i, o, f, c of ONNX's are i, f, g, o of moth's
+    if plain and not lengths and not peep and c.input_forget == 0 and not round then
       local order = { 0, 2, 3, 1 }
       local y, cells = B.ops.lstm_direction(x, ordered(wd, order), bias and ordered(bias, order), ordered(rd, order),
         h, cell, reverse)
       return y, { last_of(y, reverse), cells:dim() == 3 and last_of(cells, reverse) or cells }
     end
-    local gates, rt = B.ops.linear(x, wd, bias), rd:t()
+    round = round or function(v) return v end
+    local gates, rt = B.ops.linear(round(x), wd, bias), rd:t()
     local function part(t, k) return t:narrow(-1, k * hidden + 1, hidden) end
     local p = peep and peep:select(1, d)
     return steps(gates, { h, cell }, reverse, lengths, function(g, state, old)
-      g = g + state:matmul(rt)
+      g = g + round(state):matmul(rt)
       local i, o, forget = part(g, 0), part(g, 1), part(g, 2)
       if p then i, forget = i + part(p, 0) * old, forget + part(p, 2) * old end
       i = f[1](i)
@@ -164,4 +167,27 @@ rule("LSTM", ATTRIBUTES, function(c, input, w, r, b, lengths, h0, c0, peep)
       return f[1](o) * f[3](new), new
     end)
   end)
-end)
+end
+
+rule("LSTM", ATTRIBUTES, lstm)
+
+-- A tensor rounded to 256 steps of its own range, as onnxruntime's dynamic quantisation rounds it.
+local function rounded(x)
+  local low, high = x:amin():clamp { max = 0 }, x:amax():clamp { min = 0 }
+  local width = high - low
+  local scale = moth.where(width:eq(0), moth.ones_like(width), width) / 255
+  local zero = (-low / scale):clamp(0, 255):round()
+  return (((x / scale):round() + zero):clamp(0, 255) - zero) * scale
+end
+
+-- Weights (directions, in, gates) in 8 bits become floats (directions, gates, in).
+local function weights(w, scale, zero)
+  local n = w:size(1)
+  w = w:to(moth.float32)
+  if zero then w = w - zero:to(moth.float32):reshape { n, 1, -1 } end
+  return (w * scale:reshape { n, 1, -1 }):transpose(2, 3)
+end
+
+rule("DynamicQuantizeLSTM", ATTRIBUTES, function(c, x, w, r, b, lengths, h0, c0, peep, ws, wz, rs, rz)
+  return lstm(c, x, weights(w, ws, wz), weights(r, rs, rz), b, lengths, h0, c0, peep, rounded)
+end, { domain = "com.microsoft", any = true })
