@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <omp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -156,6 +157,43 @@ void __tsan_release(void *at);
 #define UNSEEN
 #endif
 
+/* How long the threads of this thread's team take to start. That is some microseconds where processors are free, and some
+ * hundred where other programs have them: a loop of that length is then quicker alone. */
+static _Thread_local struct {
+  int threads; /* of the last loop: a team of another size is made anew, which is not counted */
+  int64_t ns;  /* mean of the last ones */
+  int64_t at;  /* when the last one was */
+} start;
+enum {
+  FREE = 20000,
+  AGAIN = 20000000
+}; /* what is always worth it; how long to go by an old mean */
+
+static void note_start(int threads, int64_t ns, int64_t at) {
+  if (start.threads == threads)
+    start.ns += (ns - start.ns) / 4;
+  start.threads = threads;
+  start.at = at;
+}
+
+/* What the last grain of a loop took, by the loop and its grain; 0: not known. Loops that share a place are no harm. */
+static _Atomic uint32_t costs[256];
+
+static _Atomic uint32_t *cost_of(MothRange fn, int64_t grain) {
+  uint64_t h = ((uint64_t)(uintptr_t)fn >> 4 ^ (uint64_t)grain << 20) * 0x9e3779b97f4a7c15;
+  return &costs[h >> 56];
+}
+static void note_cost(_Atomic uint32_t *cost, int64_t ns) {
+  *cost = (uint32_t)(ns < 1 ? 1 : ns < UINT32_MAX ? ns : UINT32_MAX);
+}
+
+/* Whether threads start so late that the first grain is run alone, to tell whether the loop is worth it: not where grains are
+ * long, for that time would be lost. */
+static bool is_doubtful(int threads, uint32_t cost, int64_t now) {
+  return start.threads == threads && start.ns > FREE && now - start.at < AGAIN && cost &&
+         cost < start.ns / 4;
+}
+
 UNSEEN static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
   if (n <= 0)
     return;
@@ -176,22 +214,43 @@ UNSEEN static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool 
     return;
   }
   const volatile sig_atomic_t *flag = moth_stop;
+  int64_t done = 0, before = now_ns();
+  _Atomic uint32_t *cost = cost_of(fn, grain);
+  if (!fine && is_doubtful(threads, *cost, before)) {
+    run(fn, ctx, 0, grain, grain, fine);
+    int64_t now = now_ns();
+    note_cost(cost, now - before);
+    if ((now - before) * (pieces - 1) / threads * (threads - 1) < start.ns) {
+      run(fn, ctx, grain, n, grain, fine);
+      return;
+    }
+    done = 1;
+    before = now;
+  }
+  _Atomic int64_t late = 0;
   has_team = true;
   RELEASE(ctx);
 #pragma omp parallel num_threads(threads)
   {
     ACQUIRE(ctx);
     int k = omp_get_thread_num(), m = omp_get_num_threads();
-    int64_t begin = pieces * k / m * grain, end = pieces * (k + 1) / m * grain;
+    int64_t begin = (done + (pieces - done) * k / m) * grain,
+            end = (done + (pieces - done) * (k + 1) / m) * grain;
+    int64_t since = k ? now_ns() - before : 0, most = late;
+    while (since > most && !atomic_compare_exchange_weak(&late, &most, since)) {
+    }
     if (end > n)
       end = n;
     moth_stop = flag;
     if (begin < end)
       run(fn, ctx, begin, end, grain, fine);
+    if (k == 0)
+      note_cost(cost, (now_ns() - before) / ((end - begin) / grain + 1));
     moth_stop = k ? NULL : flag;
     RELEASE(ctx);
   }
   ACQUIRE(ctx);
+  note_start(threads, late, before);
 }
 
 void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
