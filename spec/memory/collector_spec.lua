@@ -192,4 +192,23 @@ describe("the collector", function()
     B.trim_cache(0)
     assert.equal(1, moth.ones(4 * MB)[1]:item())
   end)
+
+  it("cuts or returns blocks of sizes that do not come again", function()
+    local B = require "moth_lua"
+    collectgarbage()
+    collectgarbage()
+    memory.empty_cache()
+    for _ = 1, 24 do B.trim_cache(0) end -- what was in use before is forgotten
+    local before = memory.stats().live
+    for round = 1, 3 do
+      for k = 1, 40 do
+        local x = moth.ones(k * 0.25 * MB + round)
+        assert.equal(1, x[-1]:item())
+        x:free()
+      end
+    end
+    local cached = memory.stats().cached -- of 280 MB
+    assert.is_true(cached < before / 2 + 120 * MB, ("%d of %d"):format(cached / MB, before / MB))
+    memory.empty_cache()
+  end)
 end)

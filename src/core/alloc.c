@@ -6,7 +6,8 @@
  *    and the shared list from slabs.
  *  - large: size classes at eight steps per doubling (at most 12.5 % waste), shared lists under one
  *    lock. Blocks from 2 MB up are mapped on huge pages: a fresh 40 MB result otherwise spends most
- *    of its time in page faults.
+ *    of its time in page faults. Blocks of sizes that do not come again are cut or given back once those
+ *    in use and those that wait are half as much again as was ever in use (make_way).
  * - guarded (MOTH_GUARD=1) or uncached (MOTH_CACHE=0, and always under AddressSanitizer, which cannot check a cached
  * block): each block is a mapping or malloc of its own.
  *
@@ -78,7 +79,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static List shared[NSMALL];
 static List large[NLARGE];
 static int idle[NLARGE]; /* the blocks of each that nobody has taken since moth_alloc_trim */
-static void *slabs;      /* list of slabs, so that they stay reachable */
+static uint64_t used[NLARGE], uses; /* when each had a block taken or put */
+static int64_t most_live;           /* in use at once, of late */
+static void *slabs;                 /* list of slabs, so that they stay reachable */
 static pthread_key_t thread_key;
 
 static _Atomic int64_t live, device_live, peak, cached, allocs, system_allocs;
@@ -308,6 +311,64 @@ static inline void push(Cache *c, int k, size_t size, void *p) {
 
 /* --- large ------------------------------------------------------------------------------------ */
 
+static size_t size_of_large(int k) {
+  return ((size_t)1 << (k / 8 + 15)) + (size_t)(k % 8 + 1) * ((size_t)1 << (k / 8 + 12));
+}
+
+/* A block of class k that is cut from one of up to twice its size, which waits; NULL: there is none. Under the lock. */
+static void *cut(int k, size_t size) {
+  for (int j = k + 1; size >= HUGE_PAGE && j < NLARGE && j <= k + 8; j++) {
+    char *p = take(&large[j]);
+    if (!p)
+      continue;
+    size_t had = size_of_large(j), whole = (size + PAGE - 1) & ~(size_t)(PAGE - 1);
+    idle[j] = large[j].n < idle[j] ? large[j].n : idle[j];
+    munmap(p + whole, ((had + PAGE - 1) & ~(size_t)(PAGE - 1)) - whole);
+    atomic_fetch_sub(&cached, (int64_t)(had - size));
+    return p;
+  }
+  return NULL;
+}
+
+/* Gives back blocks of at least `bytes` of the classes that were used least recently, the oldest ones first; all, if they are
+ * fewer. Under the lock. */
+static void give_back(int64_t bytes) {
+  while (bytes > 0) {
+    int k = -1;
+    for (int j = 0; j < NLARGE; j++)
+      if (large[j].head && (k < 0 || used[j] < used[k]))
+        k = j;
+    if (k < 0)
+      return;
+    Block **at = &large[k].head;
+    while ((*at)->next)
+      at = &(*at)->next;
+    Block *last = *at;
+    *at = NULL;
+    large[k].n--;
+    idle[k] = large[k].n < idle[k] ? large[k].n : idle[k];
+    size_t size = size_of_large(k);
+    atomic_fetch_sub(&cached, (int64_t)size);
+    bytes -= (int64_t)size;
+    unmap_block(last, size);
+  }
+}
+
+/* Before a block of class k is mapped. A program of changing sizes would else keep blocks of all of them. */
+static void *make_way(int k, size_t size) {
+  enum { LITTLE = 32 << 20 };
+  int64_t now = atomic_load(&live) + (int64_t)size,
+          most = most_live = now > most_live ? now : most_live;
+  most += most / 2 > LITTLE ? most / 2 : LITTLE;
+  int64_t over = now + atomic_load(&cached) - most;
+  if (over <= 0)
+    return NULL;
+  void *p = cut(k, size);
+  if (!p)
+    give_back(over);
+  return p;
+}
+
 static void *large_alloc(size_t n, size_t *size) {
   int k = large_class(n, size);
   if (k >= NLARGE)
@@ -316,6 +377,9 @@ static void *large_alloc(size_t n, size_t *size) {
   void *p = take(&large[k]);
   if (large[k].n < idle[k])
     idle[k] = large[k].n;
+  used[k] = ++uses;
+  if (!p)
+    p = make_way(k, *size);
   pthread_mutex_unlock(&lock);
   if (p) {
     atomic_fetch_sub(&cached, (int64_t)*size);
@@ -431,6 +495,7 @@ static __attribute__((noinline)) void free_any(void *p, size_t n) {
   atomic_fetch_add(&cached, (int64_t)size);
   pthread_mutex_lock(&lock);
   put(&large[k], p);
+  used[k] = ++uses;
   pthread_mutex_unlock(&lock);
 }
 
@@ -508,11 +573,10 @@ void moth_memory_reset_peak(void) {
   atomic_store(&peak, atomic_load(&live));
 }
 
-static size_t size_of_large(int k) {
-  return ((size_t)1 << (k / 8 + 15)) + (size_t)(k % 8 + 1) * ((size_t)1 << (k / 8 + 12));
-}
-
 void moth_alloc_trim(int64_t keep) {
+  pthread_mutex_lock(&lock);
+  most_live = most_live / 4 * 3 > atomic_load(&live) ? most_live / 4 * 3 : atomic_load(&live);
+  pthread_mutex_unlock(&lock);
   for (int k = NLARGE - 1; k >= 0; k--) {
     size_t size = size_of_large(k);
     pthread_mutex_lock(&lock);
