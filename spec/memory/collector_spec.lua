@@ -203,7 +203,7 @@ describe("the collector", function()
     for round = 1, 3 do
       for k = 1, 40 do
         local x = moth.ones(k * 0.25 * MB + round)
-        assert.equal(1, x[-1]:item())
+        assert.equal(1, x:amin():item())
         x:free()
       end
     end
