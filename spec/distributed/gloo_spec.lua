@@ -20,7 +20,7 @@ describe("by Gloo", function()
   it("between hosts, where no memory is shared: a rank that dies is named", function()
     if not dist.is_gloo_available() then pending("libgloo-dev: not built") end
     if os.execute "unshare -ru true 2>/dev/null" ~= 0 then pending("unshare: not permitted") end
-    local results = ranks.run { size = 2, wrap = function(rank)
+    local results = ranks.run { size = 2, env = { "MOTH_GLOO=hosts" }, wrap = function(rank)
       return ([[unshare -ru sh -c 'hostname host%d; exec "$@"' host]]):format(rank)
     end, code = [[
       local t = moth.ones(100003)

@@ -149,13 +149,12 @@ static MothStatus claim(MothGroup *g, MothStore *store, const char *name, MothBy
   return status;
 }
 
-/* MOTH_GLOO=always, never, hosts (between hosts alone: on one host shared memory is faster). */
+/* MOTH_GLOO=always, hosts (between hosts alone), never (the default: own sockets are faster where cores are busy, since the
+ * thread of Gloo's device looks again and again at a connection whose lock another thread has). */
 static int wish_for_gloo(const MothGroup *g) {
   static const char *const words[] = {"never", "hosts", "always", NULL};
   int wish = moth_env_choice("MOTH_GLOO", words);
-  if (g->engine != &moth_engine_gloo || !moth_transport_available("gloo"))
-    return 0;
-  return wish < 0 ? 1 : wish;
+  return g->engine == &moth_engine_gloo && wish > 0 && moth_transport_available("gloo") ? wish : 0;
 }
 
 /* What each rank publishes: "address port pid host secret detail gloo file nonce". All read all, and so agree: on what rank
