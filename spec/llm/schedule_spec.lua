@@ -144,6 +144,9 @@ describe("continuous batching #M430", function()
     assert.error_matches(function() s:add { ids = prompt(1, 97) } end, "97 tokens; the model can look at 96")
     assert.error_matches(function() s:add { ids = { 1 }, top_p = 0 } end, "top_p")
     assert.error_matches(function() moth.llm.Scheduler(moth.nn.Linear(1, 1)) end, "expected a language model")
+    local long = moth.models.GPT { vocab_size = 53, n_layer = 0, n_head = 1, n_embd = 4, block_size = 9000 }
+    local taken = moth.llm.Scheduler(long, { max_tokens = 9008 }):add { ids = prompt(1, 9000), max_tokens = 1 }
+    assert.equal(9000, #taken.ids) -- more than Lua unpacks
     moth.no_grad(function() net.wte.weight[9]:fill_(0 / 0) end) -- all logits of who sees it, and the logit of 9
     local ok = s:add { ids = { 1, 2 }, max_tokens = 2 }
     run(s)

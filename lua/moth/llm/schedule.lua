@@ -84,7 +84,7 @@ function Scheduler:add(o)
       r.max_tokens, self.cache.total * self.cache.block)
   end
   self.arrivals = self.arrivals + 1
-  r.ids, r.prompt, r.new, r.arrival = { unpack(r.ids) }, #r.ids, {}, self.arrivals
+  r.ids, r.prompt, r.new, r.arrival = table.move(r.ids, 1, #r.ids, 1, {}), #r.ids, {}, self.arrivals
   r.n, r.blocks, r.ends, r.proposed, r.accepted = 0, {}, {}, 0, 0
   if self.share_prefix == "all" then r.owner = nil end
   for _, id in ipairs(r.stop_ids or {}) do r.ends[id] = true end
