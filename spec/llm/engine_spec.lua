@@ -328,6 +328,36 @@ describe("a model in a terminal", function()
       output(("convert --quantize Q3 %s %s"):format(folder, path)))
   end)
 
+  it("says how well a model foresees a text", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local text = ("It is the moon that goes on. They say no, "):rep(8)
+    local f = assert(io.open(path, "w"))
+    f:write(text)
+    f:close()
+    local model, tokenizer = moth.models.load(folder)
+    local ids, chunks = tokenizer:encode(text, true, { whole = true }), {}
+    local r = moth.llm.perplexity(model, tokenizer, text, { context = 30,
+      on_chunk = function(i, of, so_far) chunks[i] = { of, so_far } end })
+    local sum, n, count = 0, math.floor(#ids / 30), 0 -- by the logits of a plain pass
+    for i = 0, n - 1 do
+      local own = { ids[1] } -- the token before a text begins each piece
+      for k = 2, 30 do own[k] = ids[30 * i + k] end
+      local log = model(moth.tensor({ own }, { dtype = moth.int64 }))[1]:log_softmax(2)
+      for k = 16, 29 do sum, count = sum - log[k][own[k + 1]]:item(), count + 1 end
+    end
+    assert.same({ n, count }, { r.chunks, r.tokens })
+    assert.is_true(n > 2 and math.abs(r.perplexity / math.exp(sum / count) - 1) < 1e-5)
+    assert.is_true(r.error > 0 and chunks[n][1] == n and chunks[n][2] == r.perplexity)
+    assert.equal(2, moth.llm.perplexity(model, tokenizer, ids, { context = 30, chunks = 2 }).chunks)
+    assert.matches(("^perplexity %.4f %%+%%- [%%d.]+ of %d tokens in %d pieces\n$"):format(r.perplexity, count, n):gsub(
+      "(%d)%.(%d)", "%1%%.%2"), output(("perplexity --context 30 %s %s"):format(folder, path)))
+    assert.matches("expected a model and the file of a text", output("perplexity " .. folder))
+    assert.matches("cannot read /no/such", output(("perplexity %s /no/such"):format(folder)))
+    assert.matches("there is no option %-%-temperature", output("perplexity --temperature 1 a b"))
+    assert.error_matches(function() moth.llm.perplexity(model, tokenizer, "a") end, "no whole piece of 128")
+  end)
+
   it("a chat at a terminal outlives Ctrl-C and questions that are too long; wrong options end it at once", function()
     local function chat(script, options) -- what the fake launcher's prompt reads; false: Ctrl-C
       local words = { [0] = "chat", "spec/llm/fixtures/llama", "--max-tokens=3", "--seed=1", unpack(options or {}) }

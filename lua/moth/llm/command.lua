@@ -1,4 +1,4 @@
---- `moth generate`, `moth chat` and `moth convert`: language models in a terminal.
+--- `moth generate`, `moth chat`, `moth convert` and `moth perplexity`: language models in a terminal.
 local each = require "moth.each"
 
 local M = {}
@@ -8,6 +8,7 @@ usage: moth generate [options] MODEL [PROMPT]     writes what the model writes b
        moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer,
                                                   /quit or the end of input ends the chat
        moth convert [options] MODEL OUT.gguf      writes it as one file, with its tokenizer and chat template
+       moth perplexity [options] MODEL FILE       how well it foresees a text, as llama-perplexity counts
 MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
   --max-tokens N        of an answer, 128 (chat: 512)
   --temperature X       1 (chat: 0.8); 0: always the most probable token
@@ -18,6 +19,7 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --draft MODEL         generate, chat: a smaller model of the same tokens, which proposes some; --draft-tokens N, 4
   --lookup [N]          generate, chat: as many tokens, 8, are proposed where the last ones stood before
   --cache-type NAME     generate, chat: float32, float16, bfloat16 or q8_0: what keys and values are held as
+  --context N, --chunks N  perplexity: tokens of a piece, 512; pieces at most
   --system TEXT         chat: what the model is told first
   --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
                         that of the model's folder
@@ -27,6 +29,8 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
 local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
   ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads",
   lookup = "lookup", ["draft-tokens"] = "draft_tokens" }
+local counting = { context = "context", chunks = "chunks", threads = "threads" } -- of perplexity
+local writes = { generate = true, chat = true }
 local loading = { device = true, dtype = true, quantize = true } -- options of models.load
 local writing = { draft = true, ["cache-type"] = true } -- of generate and chat
 local texts = { draft = "draft", ["cache-type"] = "cache", device = "device", dtype = "dtype", quantize = "quantize",
@@ -56,9 +60,9 @@ local function parse(kind, words)
     end
     if not name then
       rest[#rest + 1] = word
-    elseif numbers[name] and (kind ~= "convert" or name == "threads") then
-      o[numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
-    elseif name == "stop" and kind ~= "convert" then
+    elseif kind == "perplexity" and counting[name] or numbers[name] and (writes[kind] or name == "threads") then
+      o[counting[name] or numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
+    elseif name == "stop" and writes[kind] then
       table.insert(o.stop, value)
     elseif texts[name] and (kind == "chat" or loading[name] or writing[name] and kind == "generate") then
       o[texts[name]] = value
@@ -67,9 +71,10 @@ local function parse(kind, words)
     end
     i = i + 1
   end
-  if #rest < (kind == "convert" and 2 or 1) or #rest > (kind == "chat" and 1 or 2) then
+  if #rest < (writes[kind] and 1 or 2) or #rest > (kind == "chat" and 1 or 2) then
     fail("expected a model%s", kind == "generate" and ", and one text at most"
-      or kind == "convert" and " and the path of a .gguf file" or " and nothing else")
+      or kind == "convert" and " and the path of a .gguf file"
+      or kind == "perplexity" and " and the file of a text" or " and nothing else")
   end
   o.model, o.prompt = rest[1], rest[2]
   return o
@@ -150,6 +155,21 @@ local function chat(model, tokenizer, info, o, host)
   told("chat", o, talk.scheduler.stats)
 end
 
+local function perplexity(model, tokenizer, o)
+  local moth = require "moth"
+  local file, why = io.open(o.prompt, "rb")
+  local text = file and file:read "*a"
+  if not text then error("cannot read " .. (why or o.prompt), 0) end
+  file:close()
+  local shown = moth.utils.system.is_terminal(2)
+  local r = moth.llm.perplexity(model, tokenizer, text, { context = o.context, chunks = o.chunks,
+    on_chunk = shown and function(i, most, so_far)
+      io.stderr:write(("\r%d of %d: %.4f "):format(i, most, so_far))
+      if i == most then io.stderr:write "\n" end
+    end or nil })
+  print(("perplexity %.4f +- %.4f of %d tokens in %d pieces"):format(r.perplexity, r.error, r.tokens, r.chunks))
+end
+
 local function main(kind, words)
   local o = parse(kind, words)
   if o.help then
@@ -165,6 +185,8 @@ local function main(kind, words)
   if o.draft then o.draft = require("moth.llm.propose").load(o.draft, how, tokenizer) end
   if kind == "convert" then
     moth.models.save_gguf(model, o.prompt, { tokenizer = tokenizer, chat_template = info.chat_template })
+  elseif kind == "perplexity" then
+    perplexity(model, tokenizer, o)
   elseif kind == "chat" then
     chat(model, tokenizer, info, o, words.host)
   else
@@ -176,7 +198,7 @@ local function main(kind, words)
   return 0
 end
 
---- Runs the command words[0], "generate", "chat" or "convert"; its exit code.
+--- Runs the command words[0], "generate", "chat", "convert" or "perplexity"; its exit code.
 function M.command(words)
   local kind = words[0]
   local ok, code = pcall(main, kind, words)
