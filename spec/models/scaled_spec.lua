@@ -206,3 +206,67 @@ describe("checkpoints of 8 bits", function()
     end)
   end)
 end)
+
+describe("gpt-oss's blocks of MXFP4", function()
+  it("stay blocks, of the numbers that they stand for", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    os.execute("mkdir " .. folder)
+    finally(function() os.execute("rm -r " .. folder) end)
+    local f = assert(io.open(folder .. "/config.json", "w"))
+    f:write(cjson.encode { model_type = "gpt_oss", vocab_size = 40, hidden_size = 32, intermediate_size = 64,
+      num_hidden_layers = 1, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 8, num_local_experts = 2,
+      num_experts_per_tok = 1, quantization_config = { quant_method = "mxfp4" } })
+    f:close()
+    local four = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6 }
+    local list, want = {}, {}
+    local function bytes(t) return require("ffi").string(t:contiguous():data(), t:numel() * t:element_size()) end
+    local function floats(name, ...)
+      local t = moth.randn(...)
+      local shape = {}
+      for d = 1, t:dim() do shape[d] = t:size(d) end
+      list[#list + 1] = { name, "F32", shape, bytes(t) }
+      return t
+    end
+    local function blocks(name, n, k)
+      local codes = moth.randint(0, 256, { 2, n, k / 32, 16 }):to(moth.uint8)
+      local powers = moth.randint(120, 126, { 2, n, k / 32 }):to(moth.uint8)
+      list[#list + 1] = { name .. "_blocks", "U8", { 2, n, k / 32, 16 }, bytes(codes) }
+      list[#list + 1] = { name .. "_scales", "U8", { 2, n, k / 32 }, bytes(powers) }
+      local out, c, p = {}, codes:reshape(-1):totable(), powers:reshape(-1):totable()
+      for i, two in ipairs(c) do
+        local scale = 2 ^ (p[math.floor((i - 1) / 16) + 1] - 127)
+        out[2 * i - 1], out[2 * i] = four[two % 16 + 1] * scale, four[math.floor(two / 16) + 1] * scale
+      end
+      return moth.tensor(out):reshape(2, n, k)
+    end
+    local at = "model.layers.0."
+    for _, name in ipairs { "model.embed_tokens", "lm_head" } do floats(name .. ".weight", 40, 32) end
+    for _, name in ipairs { "model.norm", at .. "input_layernorm", at .. "post_attention_layernorm" } do
+      floats(name .. ".weight", 32)
+    end
+    for name, n in pairs { q_proj = 32, k_proj = 16, v_proj = 16, o_proj = 32 } do
+      floats(at .. "self_attn." .. name .. ".weight", n, 32)
+      floats(at .. "self_attn." .. name .. ".bias", n)
+    end
+    floats(at .. "self_attn.sinks", 4)
+    floats(at .. "mlp.router.weight", 2, 32)
+    floats(at .. "mlp.router.bias", 2)
+    want.gate_up = blocks(at .. "mlp.experts.gate_up_proj", 128, 32)
+    want.down = blocks(at .. "mlp.experts.down_proj", 32, 64)
+    want.bias = floats(at .. "mlp.experts.gate_up_proj_bias", 2, 128)
+    floats(at .. "mlp.experts.down_proj_bias", 2, 32)
+    write(folder .. "/model.safetensors", list)
+    local model = moth.models.load(folder)
+    for e = 1, 2 do
+      local own = model.model.layers[1].mlp.experts[e]
+      assert.equal("BlockLinear(in_features=64, out_features=32, bias=True, MXFP4)", tostring(own.down_proj))
+      local both = want.gate_up[e]:reshape(64, 2, 32)
+      assert.is_true(moth.equal(both:select(2, 1), own.gate_proj:dequantized()))
+      assert.is_true(moth.equal(both:select(2, 2), own.up_proj:dequantized()))
+      assert.is_true(moth.equal(want.down[e], own.down_proj:dequantized()))
+      assert.is_true(moth.equal(want.bias[e]:reshape(64, 2):select(2, 2), own.up_proj.bias))
+    end
+    assert.is_true(model(moth.tensor({ { 3, 4, 5 } }, { dtype = moth.int64 })):isfinite():all():item())
+  end)
+end)

@@ -230,6 +230,8 @@ local function attend_each(self, q, keys, values, o, alibi)
     local y
     if o.cap then
       y = attention.capped(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.cap)
+    elseif o.sinks then
+      y = attention.sunk(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.sinks)
     else
       y = moth.scaled_dot_product_attention(own, k, v, { attn_mask = seen, scale = o.scale, enable_gqa = true })
     end
@@ -239,12 +241,13 @@ local function attend_each(self, q, keys, values, o, alibi)
 end
 
 --- Writes k and v (tokens, heads, dim) of layer i; attention of q to all there are by then: (1, tokens, heads x dim).
--- o: scale; window, the number of tokens that one sees; cap, of the scores. alibi: see models/attention.lua
+-- o: scale; window, the number of tokens that one sees; cap, of the scores; sinks, alibi: see
+-- models/attention.lua
 function Pages:attend(i, q, k, v, o, alibi)
   local keys, values = self.cache.keys[i], self.cache.values[i]
   keys:kv_write_(values, k, v, self.slots)
   local y
-  if alibi or o and (o.cap or o.window and self.longest > o.window) then
+  if alibi or o and (o.cap or o.sinks or o.window and self.longest > o.window) then
     y = attend_each(self, q, keys, values, o, alibi)
   else
     y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts, { scale = o and o.scale })

@@ -1,5 +1,5 @@
---- Attention with what the kernels do not have: scores under a cap (Gemma 2), a window of keys over pages, and biases
--- by the distance of keys (ALiBi; Press et al. 2022).
+--- Attention with what the kernels do not have: scores under a cap (Gemma 2), sinks (gpt-oss), a window of keys over
+-- pages, and biases by the distance of keys (ALiBi; Press et al. 2022).
 local moth = require "moth"
 
 local M = {}
@@ -16,6 +16,20 @@ function M.capped(q, k, v, seen, scale, cap)
     score = score:masked_fill(seen:logical_not(), -1e38) -- of a row that sees nothing (padding), no NaN
   end
   return moth.matmul(score:softmax(5):to(q:dtype()), v:unsqueeze(3)):reshape(B, H, T, D)
+end
+
+--- Attention of which a part, a number for each head, goes to nothing (gpt-oss): sinks (H); the others as of capped.
+function M.sunk(q, k, v, seen, scale, sinks)
+  local B, H, T, D, K = q:size(1), q:size(2), q:size(3), q:size(4), k:size(2)
+  local score = moth.matmul(q:reshape(B, K, H / K, T, D), k:unsqueeze(3):transpose(4, 5)) * scale
+  score = score:to(moth.float32)
+  if seen then
+    if seen:dim() == 4 then seen = seen:unsqueeze(2) end
+    score = score:masked_fill(seen:logical_not(), -1e38)
+  end
+  local nothing = sinks:to(moth.float32):view(1, K, H / K, 1, 1):expand(B, K, H / K, T, 1)
+  score = moth.cat({ score, nothing }, 5):softmax(5):narrow(5, 1, k:size(3)):to(q:dtype())
+  return moth.matmul(score, v:unsqueeze(3)):reshape(B, H, T, D)
 end
 
 --- The tokens that `count` queries, the last of `length`, may look at in a window (nil: all): the first token of any

@@ -215,6 +215,19 @@ M.known = {
     names = rules [[^gpt_neox%. model. ^model%.embed_in%. model.embed_tokens. ^model%.final_layer_norm%. model.norm.
       ^embed_out%. lm_head. %.attention%.dense%. .self_attn.o_proj. %.attention%. .self_attn.
       %.dense_h_to_4h%. .up_proj. %.dense_4h_to_h%. .down_proj.]] },
+  gpt_oss = { window = true, full_every = 2, eps = 1e-5, head_dim = 64, theta = 150000,
+    names = rules [[%.mlp%.router%. .mlp.gate.]], alias = { num_experts = "num_local_experts",
+      num_experts_per_tok = "experts_per_token" },
+    honoured = "num_experts num_experts_per_tok swiglu_limit swiglu_alpha",
+    inert = "router_aux_loss_coef initial_context_length", only = { output_router_logits = is_false },
+    own = { sinks = true, router = "best" },
+    more = function(c, config, where)
+      c.num_experts = pretrained.field(config, where, "num_experts")
+      c.num_experts_per_tok = config.num_experts_per_tok or 4
+      c.swiglu_limit, c.swiglu_alpha = config.swiglu_limit or 7, config.swiglu_alpha or 1.702
+      biases(c, config.attention_bias ~= false)
+      c.mlp_bias = true
+    end },
   gptj = { alias = { hidden_size = "n_embd", num_hidden_layers = "n_layer", num_attention_heads = "n_head",
       intermediate_size = "n_inner", max_position_embeddings = "n_positions", hidden_act = "activation_function",
       rms_norm_eps = "layer_norm_epsilon" },
@@ -423,9 +436,29 @@ local function renamed(sd, family)
   return out
 end
 
+-- gpt-oss: a weight or a bias of all experts, in floats the other way round, as those of each; gates and what they are
+-- for by turns.
+local function split_experts(out, types, name, inner, what, t)
+  local last, block = what:find "_bias$" and ".bias" or ".weight", types[name]
+  types[name] = nil
+  local function put(key, x) out[key .. last], types[key .. last] = x:contiguous(), block end
+  for e = 1, t:size(1) do
+    local one, own = t:select(1, e), inner .. e - 1 .. "."
+    if last == ".weight" and not block then one = one:t() end
+    if what:find "^gate_up" then
+      local n = one:size(1) / 2
+      local both = one:reshape { n, 2, one:dim() > 1 and one:size(2) or 1 }
+      local shape = one:dim() > 1 and { n, one:size(2) } or { n }
+      for i, to in ipairs { "gate_proj", "up_proj" } do put(own .. to, both:select(2, i):reshape(shape)) end
+    else
+      put(own .. "down_proj", one)
+    end
+  end
+end
+
 -- Weights that lie in one, apart: views of it, where they are one behind the other. StableLM's norms of heads become
 -- one.
-local function apart(sd, family, c)
+local function apart(sd, family, c, types)
   local out, norms = {}, {}
   local heads, groups, dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
   local q, k, size = heads * dim, groups * dim, c.intermediate_size
@@ -434,8 +467,11 @@ local function apart(sd, family, c)
   end
   for name, t in each(sd) do
     local before, fused, kind = name:match "^(.*%.)([%l_]+)%.(%l+)$"
+    local inner, what = name:match "^(.*%.experts%.)([%l_]+_proj[_%l]*)$" -- of all experts, the other way round
     local norm, at = name:match "^(.*%.[qk]_)layernorm%.norms%.(%d+)%.weight$"
-    if norm then
+    if inner then
+      split_experts(out, types, name, inner, what, t)
+    elseif norm then
       norms[norm] = norms[norm] or {}
       norms[norm][tonumber(at) + 1] = t
     elseif fused == "qkv_proj" and family.fused == "rows" then
@@ -473,8 +509,9 @@ local function own_names(config, family)
 end
 
 --- The options of models.Llama for a config.json, the weights {name = tensor} with its names, and patterns of weights
--- that may be left. An error names what is not supported. ignored: see pretrained.refuse_unknown.
-function M.read(config, sd, where, ignored)
+-- that may be left. An error names what is not supported. ignored: see pretrained.refuse_unknown; blocks: { name =
+-- GGUF's type } of weights in blocks, whose names become the model's.
+function M.read(config, sd, where, ignored, blocks)
   local kind = config.model_type or "llama"
   local family = M.known[kind]
   if not family then
@@ -492,7 +529,7 @@ function M.read(config, sd, where, ignored)
     inert = fields.inert .. " " .. (family.inert or ""), only = with(fields.only, family.only or {}) }, ignored)
   local function of(names, default) return pretrained.field(config, where, names, default) end
   sd = renamed(sd, family)
-  pretrained.one_dtype(sd, where)
+  pretrained.one_dtype(sd, where, next(blocks) and function(_, name) return blocks[name] ~= nil end or nil)
   local width, heads, layers = of "hidden_size", of "num_attention_heads", of "num_hidden_layers"
   local most = of("max_position_embeddings", family.most or 2048)
   local original = config.original_max_position_embeddings
@@ -526,7 +563,7 @@ function M.read(config, sd, where, ignored)
   for name, v in each(family.own or {}) do c[name] = v end
   if family.more then family.more(c, config, where) end
   -- Layers behind the last one predict further tokens (DeepSeek 3, GLM-4), and are not computed here.
-  return c, apart(sd, family, c), { ("^model%%.layers%%.%d%%."):format(layers), unpack(family.spare or {}) }
+  return c, apart(sd, family, c, blocks), { ("^model%%.layers%%.%d%%."):format(layers), unpack(family.spare or {}) }
 end
 
 return M

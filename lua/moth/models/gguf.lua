@@ -352,19 +352,6 @@ end
 
 M.tokenizer = tokenizer_of
 
--- Layers of blocks in the places of those whose weight is quantized; weights of other layers as floats.
-local function keep_blocks(model, own, types)
-  blocks.replace(model, function(layer)
-    local name = layer .. ".weight"
-    local kind = types[name]
-    if kind then
-      own[layer .. ".block_type"], types[name] = moth.tensor(blocks.number(kind), { dtype = moth.int64 }), nil
-      return own[name], kind, own[layer .. ".bias"]
-    end
-  end)
-  for name, kind in each(types) do own[name] = moth.unpack_blocks(own[name], kind) end
-end
-
 --- A model, its tokenizer (nil: the file has none), and { eos =, chat_template = }. as_floats: quantized weights, too.
 function M.load(path, where, as_floats)
   local file = moth.gguf.load(path, { blocks = not as_floats })
@@ -388,7 +375,7 @@ function M.load(path, where, as_floats)
       types[short] = blocks.is(t, file.types[name]) and file.types[name] or nil
     end
   end
-  keep_blocks(model, own, types)
+  pretrained.keep_blocks(model, own, types)
   local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
   pretrained.load(model, own, where, ignore, true)
   if model.reset_buffers then model:reset_buffers() end
@@ -422,7 +409,7 @@ end
 local usual = { { "norm", "rms" }, { "gated", true }, { "parallel", false }, { "pre_norms", true },
   { "final_norm", true }, { "positions", "rope" }, { "residual_scale", 1 }, { "logits_scale", 1 },
   { "head_bias", false }, { "embedding_norm", false }, { "qk_norm_over", "head" }, { "head", true } }
-local unusual = "rope_layers clip_qkv embedding_size num_experts query_growth latent"
+local unusual = "rope_layers clip_qkv embedding_size num_experts query_growth latent swiglu_limit"
 
 -- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
 local function architecture(c)

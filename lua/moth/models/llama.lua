@@ -67,6 +67,7 @@ function Attention:__init(c, i)
     end
     self.q_norm, self.k_norm, self.norms_all = norm(self.heads), norm(self.kv_heads), c.qk_norm_over == "all"
   end
+  if c.sinks then self.sinks = nn.Parameter(moth.zeros(self.heads)) end
   self.scale, self.cap, self.clip = c.attention_scale, c.attention_softcap, c.clip_qkv
   self.turns = c.positions == "rope" and (not c.rope_layers or is_in(c.rope_layers, i))
   if c.sliding_window and not (c.layer_types and c.layer_types[i] == "full_attention") then
@@ -100,9 +101,10 @@ function Attention:forward(x, at, i)
   if at.cache then k, v = at.cache:append(i, k, v) end
   local seen = self.window and at.window_mask or at.mask
   local y
-  if self.cap then
+  if self.cap or self.sinks then
     if not seen and T > 1 then seen = select(2, attention.window(T, k:size(3), nil, x:device())) end
-    y = attention.capped(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap)
+    local how = self.cap and attention.capped or attention.sunk
+    y = how(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap or self.sinks)
   else
     y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = seen, is_causal = not seen and at.causal,
       scale = self.scale, enable_gqa = self.heads ~= self.kv_heads })
@@ -117,9 +119,14 @@ function MLP:__init(c, size)
   if c.gated then self.gate_proj = nn.Linear(c.hidden_size, size, bias) end
   self.up_proj = nn.Linear(c.hidden_size, size, bias)
   self.down_proj = nn.Linear(size, c.hidden_size, bias)
-  self.act = activations.known[c.hidden_act]
+  self.act, self.limit, self.alpha = activations.known[c.hidden_act], c.swiglu_limit, c.swiglu_alpha
 end
 function MLP:forward(x)
+  local limit = self.limit
+  if limit then -- gpt-oss
+    local gate, up = self.gate_proj(x):clamp { max = limit }, self.up_proj(x):clamp(-limit, limit)
+    return self.down_proj((up + 1) * (gate * (gate * self.alpha):sigmoid()))
+  end
   if not self.gate_proj then return self.down_proj(self.act(self.up_proj(x))) end
   return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 end
@@ -128,7 +135,8 @@ end
 local Experts = nn.class("Llama.Experts")
 function Experts:__init(c)
   local size, experts = c.moe_intermediate_size or c.intermediate_size, {}
-  self.gate = nn.Linear(c.hidden_size, c.num_experts, { bias = false })
+  self.gate = nn.Linear(c.hidden_size, c.num_experts, { bias = c.router == "best" })
+  self.best = c.router == "best" -- shares are of the chosen ones alone
   if c.router == "sigmoid" then self.gate_bias = nn.Parameter(moth.zeros(c.num_experts)) end -- of the choice alone
   for e = 1, c.num_experts do experts[e] = MLP(c, size) end
   self.experts, self.each, self.norms = nn.ModuleList(experts), c.num_experts_per_tok, c.norm_topk_prob
@@ -142,6 +150,10 @@ end
 -- The shares of the experts that tokens (n, C) get, and which they are: (n, each).
 local function routed(self, flat)
   local score, bias = self.gate(flat):to(moth.float32), self.gate_bias
+  if self.best then
+    local best, chosen = moth.topk(score, self.each, 2)
+    return best:softmax(2), chosen
+  end
   score = bias and score:sigmoid() or score:softmax(2)
   local choice = bias and score + bias:to(moth.float32) or score
   if self.groups and self.groups_kept < self.groups then -- of the best groups of experts alone
@@ -257,6 +269,7 @@ local Llama = nn.class("Llama")
 -- sum up to 1), but for dense_layers; query_growth: queries grow with the logarithm of positions (Ministral 3);
 -- shared_expert_size: of one that all tokens have, too (shared_expert_gated). router = "sigmoid", with a bias of the
 -- choice, expert_groups, of which expert_groups_kept are looked at, routed_scale: DeepSeek's; latent: see latent.lua.
+-- router = "best" (shares of the chosen alone), sinks of attention, swiglu_limit and swiglu_alpha: gpt-oss's.
 -- head = false: there are features, and no logits.
 Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
   count num_hidden_layers, count num_attention_heads, \z
@@ -274,8 +287,9 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
   number logits_scale=1, bool head_bias=false, bool embedding_norm=false, count embedding_size?, \z
   count num_experts?, count num_experts_per_tok=2, count moe_intermediate_size?, bool norm_topk_prob=false, \z
   count[] dense_layers?, count shared_expert_size?, number query_growth?, \z
-  count query_growth_length=8192, bool head=true, 'softmax'|'sigmoid' router='softmax', count expert_groups?, \z
-  count expert_groups_kept?, number routed_scale=1, bool shared_expert_gated=true, table latent?)", function(self, c)
+  count query_growth_length=8192, bool head=true, 'softmax'|'sigmoid'|'best' router='softmax', count expert_groups?, \z
+  count expert_groups_kept?, number routed_scale=1, bool shared_expert_gated=true, table latent?, \z
+  bool sinks=false, number swiglu_limit?, number swiglu_alpha=1.702)", function(self, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     check.fail("[models.Llama] num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -467,10 +481,11 @@ function Llama.from_pretrained(folder, o)
   local where = "models.Llama.from_pretrained"
   o = check.options(where, o, "mapped ignore_fields")
   local is_mapped = o.mapped
-  local config, sd = pretrained.read(folder, where, is_mapped)
+  local config, sd, types = pretrained.read(folder, where, is_mapped)
   local c, spare
-  c, sd, spare = families.read(config, sd, where, o.ignore_fields)
+  c, sd, spare = families.read(config, sd, where, o.ignore_fields, types)
   local model = is_mapped and moth.fake_mode(Llama, c) or Llama(c)
+  pretrained.keep_blocks(model, sd, types)
   spare = { "inv_freq$", model.lm_head and "inv_freq$" or "^lm_head%.weight$", unpack(spare) }
   pretrained.load(model, sd, where, spare, is_mapped)
   model:reset_buffers()

@@ -64,11 +64,13 @@ local function read(folder, where, is_mapped)
   return config, all
 end
 
---- @return the table of config.json, and { name = tensor } of the weights (is_mapped: not copied from the file); those
--- of 8 bits with scales are made floats
+--- @return the table of config.json, { name = tensor } of the weights (is_mapped: not copied from the file; those of 8
+-- bits with scales are made floats), and { name = GGUF's type } of those that are rows of blocks
 function M.read(folder, where, is_mapped)
   local config, sd = read(folder, where, is_mapped)
-  return config, require("moth.models.scaled").read(config, sd, where)
+  local types
+  sd, types = require("moth.models.scaled").read(config, sd, where)
+  return config, sd, types
 end
 
 --- Brings weights {name = tensor} to one dtype where norms and biases have another than the matrices, as GGUF files of
@@ -151,6 +153,21 @@ function M.refuse_unknown(config, where, spec, ignored)
           ignore_fields = { \"" .. name .. "\" }")
     end
   end
+end
+
+--- Layers of blocks in the places of a model's whose weight is of types { name = "Q8_0" }: puts what they need into sd.
+-- Weights of other layers become floats.
+function M.keep_blocks(model, sd, types)
+  local blocks = require "moth.quantization.blocks"
+  blocks.replace(model, function(layer)
+    local name = layer .. ".weight"
+    local kind = types[name]
+    if kind then
+      sd[layer .. ".block_type"], types[name] = moth.tensor(blocks.number(kind), { dtype = moth.int64 }), nil
+      return sd[name], kind, sd[layer .. ".bias"]
+    end
+  end)
+  for name, kind in each(types) do sd[name] = moth.unpack_blocks(sd[name], kind) end
 end
 
 --- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of

@@ -9,6 +9,7 @@ local M = {}
 
 -- Why the scales alone do not tell what the weights of a quantization_config are; nil: they do.
 local methods = {
+  mxfp4 = function() end,
   fp8 = function() end,
   fbgemm_fp8 = function() end,
   modelopt = function(c)
@@ -65,26 +66,57 @@ local function unpacked(bytes)
   return table_of:index_select(1, both:reshape(-1)):reshape(shape)
 end
 
+-- gpt-oss: codes (E, n, groups, 16), two a byte, and exponents (E, n, groups), as rows (E, n, bytes) of GGUF's blocks
+-- MXFP4, of which a byte holds elements i and i + 16.
+local function blocks_of(codes, exponents)
+  local E, n, groups = codes:size(1), codes:size(2), codes:size(3)
+  local list = {}
+  for e = 1, E do
+    local two = codes:select(1, e):reshape(n * groups, 16)
+    local all = moth.stack({ two:bitwise_and(15), two:bitwise_right_shift(4) }, 3):reshape(n * groups, 32)
+    local bytes = all:narrow(2, 1, 16):bitwise_or(all:narrow(2, 17, 16):bitwise_left_shift(4))
+    list[e] = moth.cat({ exponents:select(1, e):reshape(n * groups, 1), bytes }, 2):reshape(n, groups * 17)
+  end
+  return moth.stack(list, 1)
+end
+
 -- Of activations, which are not rounded here.
 local inert = { "%.input_scale$", "%.activation_scale$", "%.input_global_scale$", "%.weight_shape$", "%.[kv]_scale$",
   "%.output_scale$", "%.input_zero_point$" }
 
 --- The weights {name = tensor} of a config.json with a quantization_config, as floats of the checkpoint's dtype; the
--- same table where there is none. Takes quantization_config out of the config. An error names what is not known.
+-- same table where there is none. Takes quantization_config out of the config. An error names what is not known. Gives
+-- the GGUF types of those that stay in blocks, too: { name = type }.
 function M.read(config, sd, where)
   local q = config.quantization_config or config.compression_config
-  if not q then return sd end
+  if not q then return sd, {} end
   local method = q.quant_method or q.producer and "modelopt"
   local known = methods[tostring(method)]
   local why = not known and "" or known(q)
   if why then
-    check.fail("[%s] config.json: weights quantized by %s%s are not supported (fp8, fbgemm_fp8, modelopt's FP8 and \z
-      compressed-tensors of 8 bits are); take the plain ones, or a GGUF file", where, tostring(method),
+    check.fail("[%s] config.json: weights quantized by %s%s are not supported (fp8, fbgemm_fp8, mxfp4, modelopt's FP8 \z
+      and compressed-tensors of 8 bits are); take the plain ones, or a GGUF file", where, tostring(method),
       why ~= "" and " with " .. why or "")
   end
   local dtype = config.dtype or config.torch_dtype
   dtype = (dtype == "float32" or dtype == "float16") and moth[dtype] or moth.bfloat16
-  local out = {}
+  local out, types = {}, {}
+  if method == "mxfp4" then
+    for name, t in each(sd) do
+      local base = name:match "^(.*)_blocks$"
+      if base then
+        local exponents = sd[base .. "_scales"]
+        if not exponents or t:dim() ~= 4 or t:size(4) ~= 16 then
+          fail(where, name, "expected bytes (experts, rows, groups, 16), and %s_scales beside them", base)
+        end
+        out[base], types[base] = blocks_of(t, exponents), "MXFP4"
+      elseif not name:find "_scales$" then
+        out[name] = t
+      end
+    end
+    config.quantization_config, config.compression_config = nil, nil
+    return out, types
+  end
   for name, t in each(sd) do
     local base = name:match "^(.*weight)_scale$" or name:match "^(.*weight)_scale_inv$"
       or name:match "^(.*weight)_packed$"
@@ -112,7 +144,7 @@ function M.read(config, sd, where)
     end
   end
   config.quantization_config, config.compression_config = nil, nil
-  return out
+  return out, types
 end
 
 return M
