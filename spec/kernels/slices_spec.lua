@@ -149,6 +149,21 @@ describe("pad #quick", function()
     assert.is_true(moth.equal(F.pad(moth.tensor { 1, 0 / 0, 3 }, { 1, 1 }, "reflect"):isnan():sum(), moth.tensor(3)))
   end)
 
+  it("is the same of several dimensions whether a derivative is recorded, which takes other ops", function()
+    for _, shape in ipairs { { 2, 3, 4, 5 }, { 1, 3, 4, 5, 3 } } do
+      local x = moth.randn(shape)
+      for _, t in ipairs { x, x:transpose(-1, -2):contiguous():transpose(-1, -2), x:double() } do
+        for _, mode in ipairs { "reflect", "replicate", "circular" } do
+          for _, pad in ipairs { { 2, 1, 0, 3 }, { 0, 2, 1, 1, 2, 0 }, { 1, 0, 0, 0, 0, 2 }, { 0, 0, 2, 2 } } do
+            local recorded = F.pad(t:clone():requires_grad_(), pad, mode)
+            assert.is_true(recorded:detach():equal(F.pad(t, pad, mode)), mode)
+            assert.is_true(recorded:detach():equal(moth.func.vmap(function(y) return F.pad(y, pad, mode) end)(t)), mode)
+          end
+        end
+      end
+    end
+  end)
+
   it("adds up in its derivative what came from one element", function()
     for _, mode in ipairs { "constant", "reflect", "replicate", "circular" } do
       local x = moth.randn(5, 6, { requires_grad = true })

@@ -3,6 +3,7 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "dispatch/eval.h"
 #include "ops/create.h"
 #include "ops/index.h"
 #include "ops/pointwise.h"
@@ -72,6 +73,70 @@ static MothStatus constant(MothTensor *x, int n, const int64_t *pad, MothValue v
   return MOTH_OK;
 }
 
+/* part = `length` of x from `at` on in dimension d, `used` of which is released. */
+static MothStatus cut(MothTensor *x, int d, int64_t at, int64_t length, MothTensor **part) {
+  return then(moth_narrow(x, d, at, length, part), x);
+}
+
+/* One edge of `region` along d, `length` wide from `to` on: its places from `from` on, or back from there. */
+static MothStatus put_edge(int mode, MothTensor *region, int d, int64_t to, int64_t length,
+                           int64_t from) {
+  MothTensor *edge, *source, *turned;
+  if (length <= 0)
+    return MOTH_OK;
+  MOTH_TRY(moth_narrow(region, d, to, length, &edge));
+  MothStatus s = moth_narrow(region, d, from, mode == MOTH_MODE_REPLICATE ? 1 : length, &source);
+  if (s == MOTH_OK && mode == MOTH_MODE_REFLECT) {
+    s = then(moth_flip(source, (int64_t[]){d}, 1, &turned), source);
+    source = turned;
+  }
+  if (s == MOTH_OK)
+    s = then(moth_copy_(edge, source, false), source);
+  return then(s, edge);
+}
+
+/* self is copied once, into the middle, and the edges from there: an index_select for each dimension copies as often. Where
+ * nothing is recorded, for a derivative goes through many copies more slowly. */
+static MothStatus around(MothTensor *x, int n_pad, const int64_t *pad, int mode, MothTensor **out) {
+  int64_t shape[MOTH_MAX_DIMS];
+  MothTensor *whole, *part;
+  MothStatus s = MOTH_OK;
+  const int last = x->ndim - 1, n = n_pad / 2;
+  memcpy(shape, x->shape, sizeof(int64_t) * (size_t)x->ndim);
+  for (int i = 0; i < n; i++)
+    shape[last - i] += pad[2 * i] + pad[2 * i + 1];
+  MOTH_TRY(moth_empty(shape, x->ndim, moth_v_dtype((MothDType)x->dtype), moth_v_device(x->device),
+                      &whole));
+  /* k: the dimensions that are done, from the last one on; first the middle itself. */
+  for (int k = -1; k < n && s == MOTH_OK; k++) {
+    part = whole;
+    moth_tensor_retain(part);
+    for (int i = k + 1; i < n && s == MOTH_OK; i++)
+      s = cut(part, last - i, pad[2 * i], x->shape[last - i], &part);
+    if (s != MOTH_OK)
+      break;
+    const int d = last - k;
+    if (k < 0) {
+      s = moth_copy_(part, x, false);
+    } else {
+      const int64_t before = pad[2 * k], after = pad[2 * k + 1], size = x->shape[d];
+      const bool mirrored = mode == MOTH_MODE_REFLECT, circular = mode == MOTH_MODE_CIRCULAR;
+      const int64_t head = mirrored ? before + 1 : circular ? size : before;
+      const int64_t tail = mirrored   ? before + size - 1 - after
+                           : circular ? before
+                                      : before + size - 1;
+      s = put_edge(mode, part, d, 0, before, head);
+      if (s == MOTH_OK)
+        s = put_edge(mode, part, d, before + size, after, tail);
+    }
+    moth_tensor_release(part);
+  }
+  if (s != MOTH_OK)
+    return then(s, whole);
+  *out = whole;
+  return MOTH_OK;
+}
+
 static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t *pad, int mode,
                          MothValue value) {
   MothTensor *x = self, *out, *index;
@@ -119,6 +184,14 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
       MOTH_TRY(then(constant(x, n_pad, grow, value, &out), x));
     else
       MOTH_TRY(then(moth_clone(x, &out), x));
+    return moth_give(c, out);
+  }
+  bool grows = any && x->ndim > 1;
+  for (int i = 0; i < n_pad; i++)
+    grows = grows && grow[i] >= 0;
+  if (grows && n_pad > 2 && x->keys == MOTH_KEY_CPU && !x->carried && !moth_is_traced() &&
+      !moth_value_records(moth_v_tensor(x))) {
+    MOTH_TRY(then(around(x, n_pad, grow, mode, &out), x));
     return moth_give(c, out);
   }
   for (int i = 0; i < n_pad; i += 2) {
