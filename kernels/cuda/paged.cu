@@ -243,3 +243,7 @@ MothStatus moth_cuda_kv_write_(MothCall *c) {
   MOTH_TRY(write_tokens(c, stream, v_pool, v, where, index_base));
   return moth_cuda_leave(c);
 }
+
+MothStatus moth_cuda_rope(MothCall *c) {
+  return c->op->decomposed(c);
+}

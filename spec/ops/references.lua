@@ -770,7 +770,8 @@ function M.rope(a)
   for i = 0, #a.self.data / D - 1 do
     for k = 0, half - 1 do
       -- the place in cos and sin, which are broadcast
-      local rest, at, step = i, k, half
+      local width = a.cos.shape[#a.cos.shape]
+      local rest, at, step = i, width > 1 and k or 0, width
       for d = n - 1, 1, -1 do
         local own = a.cos.shape[#a.cos.shape - (n - d)] or 1
         if own > 1 then at = at + rest % a.self.shape[d] * step end

@@ -249,6 +249,15 @@ return {
     local half = floor_divide(self.shape[dim], 2)
     local x, gate = narrow(self, dim, 0, half), narrow(self, dim, half, half)
     return cat(tensors(native_gated(grad, gate), native_gated_backward(grad, x, gate)), dim)]] },
+  -- The first or second coordinates of pairs, of the last dimension.
+  rope_half = { "x, which, interleaved", [[
+    local d = x.ndim - 1
+    local half = floor_divide(x.shape[d], 2)
+    local pairs = reshape(x, join(replace(x.shape, d, half), list(2)))
+    return when(interleaved, select(pairs, x.ndim, which), narrow(x, d, which * half, half))]] },
+  rope_angle_grad = { "first, second, self, angle, interleaved", [[
+    local g = first * rope_half(self, 0, interleaved) + second * rope_half(self, 1, interleaved)
+    return to(sum_to(g, angle.shape), angle.dtype)]] },
   mean_backward = { "grad, shape, dim, keepdim",
     "reduce_expand(grad * (grad.numel / product(shape)), shape, dim, keepdim)" },
   amax_backward = { "grad, self, result, dim, keepdim", [[

@@ -14,36 +14,35 @@ local _, value_rows = rows("v_pool", "V")
 
 return {
 { "rope(Tensor self, Tensor cos, Tensor sin, bool interleaved=false) -> Tensor",
-  kind = "composite",
+  kind = "fused",
+  dims = { self = "*L D : float", cos = "*C : float", sin = "*S : float" },
+  out = "*L D",
   check = {
-    { "ge(self.ndim, 1)", "self must have a dimension of coordinates, got a scalar" },
-    { "both(is_float(self), both(is_float(cos), is_float(sin)))",
-      "expected float dtypes, got {self.dtype}, {cos.dtype} and {sin.dtype}", "type" },
     { "equal(remainder(self.shape[self.ndim - 1], 2), 0)", "the last dimension must be even, got {self.shape}" },
     { "both(expands(cos.shape, sin.shape), expands(sin.shape, cos.shape))", "cos and sin must have one shape, got {cos.shape} and {sin.shape}" },
     { "expands(cos.shape, replace(self.shape, self.ndim - 1, floor_divide(self.shape[self.ndim - 1], 2)))",
       "cos of shape {cos.shape} does not broadcast to half of self, of shape {self.shape}" },
   },
-  expr = [[
-    local d = self.ndim - 1
-    local half = floor_divide(self.shape[d], 2)
-    local wide = join(replace(self.shape, d, half), list(2))
-    local pairs = reshape(self, wide)
-    local T = working(self)
-    local a = to(when(interleaved, select(pairs, self.ndim, 0), narrow(self, d, 0, half)), T)
-    local b = to(when(interleaved, select(pairs, self.ndim, 1), narrow(self, d, half, half)), T)
+  decompose = [[
+    local d, T = self.ndim - 1, working(self)
+    local a, b = to(rope_half(self, 0, interleaved), T), to(rope_half(self, 1, interleaved), T)
     local c, s = to(cos, T), to(sin, T)
     local x, y = a * c - b * s, b * c + a * s
     local all = when(interleaved, reshape(stack(tensors(x, y), self.ndim), self.shape), cat(tensors(x, y), d))
     return to(all, self.dtype)]],
-  grad = "composite",
+  grad = {
+    self = "rope(grad, cos, neg(sin), interleaved)",
+    cos = "rope_angle_grad(rope_half(grad, 0, interleaved), rope_half(grad, 1, interleaved), self, cos, interleaved)",
+    sin = "rope_angle_grad(rope_half(grad, 1, interleaved), neg(rope_half(grad, 0, interleaved)), self, sin, interleaved)",
+  },
   reference = "rope",
   samples = {
     "randn(2,3,6), randn(3,3), randn(3,3)", "randn(2,3,6), randn(2,1,3), randn(2,1,3), true", "randn(4), randn(2), randn(2)",
+    "randn(2,2,36), randn(2,1), randn(2,1)", "randn(0,4), randn(1,2), randn(1,2), true",
   },
   errors = {
     { "randn(2,5), randn(2), randn(2)", "even" }, { "randn(2,4), randn(2), randn(1)", "one shape" },
-    { "randn(2,4), randn(3), randn(3)", "broadcast" }, { "tensor(1.0), randn(1), randn(1)", "scalar" },
+    { "randn(2,4), randn(3), randn(3)", "broadcast" }, { "tensor(1.0), randn(1), randn(1)", "at least 1 dimension" },
   },
   doc = "Rotary positions: pairs of coordinates of the last dimension, rotated by angles of which cos and sin are given for \z
     each pair, broadcast. Pairs are a coordinate of the first half with that of the second (Hugging Face's layout), or, \z
