@@ -80,13 +80,13 @@ def encoder(name, kind, head, is_spec=True, **fields):
     name = f"{name} {head}"
     if not wanted(name, is_spec):
         return
-    config = getattr(T, kind + "Config")(vocab_size=40, max_position_embeddings=40, **fields)
+    config = getattr(T, kind + "Config")(**{**dict(vocab_size=40, max_position_embeddings=40), **fields})
     path, weights, model = filled(name, getattr(T, kind + head)(config))
     ids = (torch.arange(18).reshape(2, 9) * 7) % 36 + 4
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
     ids[1, 6:] = config.pad_token_id
-    types = None if "DistilBert" in kind else torch.arange(18).reshape(2, 9) % config.type_vocab_size
+    types = None if "DistilBert" in kind or "Modern" in kind else torch.arange(18).reshape(2, 9) % config.type_vocab_size
     with torch.no_grad():
         out = model(ids, attention_mask=mask, **({} if types is None else {"token_type_ids": types}))
     case = {"folder": path, "ids": ids.tolist(), "mask": mask.tolist()}
@@ -110,6 +110,11 @@ for head in ("Model", "ForSequenceClassification", "ForTokenClassification", "Fo
     encoder("albert", "Albert", head, False, embedding_size=8, **small, **labels)
     encoder("albert groups", "Albert", head, embedding_size=16, num_hidden_groups=2, inner_group_num=2, hidden_act="mish",
             **{**small, "num_hidden_layers": 4}, **labels)
+    modern = {**small, "num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0, **labels}
+    encoder("modernbert", "ModernBert", head, **modern)
+    encoder("modernbert with biases", "ModernBert", head, False, classifier_pooling="mean", norm_bias=True, mlp_bias=True,
+            attention_bias=True, classifier_bias=True, decoder_bias=False, hidden_activation="silu", **modern)
+encoder("modernbert untied", "ModernBert", "ForMaskedLM", False, tie_word_embeddings=False, **modern)
 for act in ("gelu_10", "quick_gelu", "laplace", "relu2", "relu6", "leaky_relu", "linear", "sigmoid", "tanh", "gelu_fast",
             "gelu_accurate", "gelu_python", "swish"):
     encoder(f"bert {act}", "Bert", "Model", False, hidden_act=act, **small)

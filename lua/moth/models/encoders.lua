@@ -54,7 +54,7 @@ M.known = {
     head_names = { { "^predictions%.", "predictions." } } },
 }
 M.known["xlm-roberta"], M.known.camembert = M.known.roberta, M.known.roberta
-M.names = "albert, bert, camembert, distilbert, electra, roberta and xlm-roberta"
+M.names = "albert, bert, camembert, distilbert, electra, modernbert, roberta and xlm-roberta"
 
 -- What the classes of transformers are called, behind the family, and the heads that they have here.
 local heads = { ForSequenceClassification = "sequence_classification", ForTokenClassification = "token_classification",
@@ -69,8 +69,8 @@ local inert = "directionality pooler_fc_size pooler_num_attention_heads pooler_n
   down_scale_factor gap_size net_structure_type num_memory_blocks language name"
 local function is_plain(v) return v == "absolute" end
 
--- The head of a config, or nil.
-local function head_of(config, where)
+--- The head of a config, or nil.
+function M.head_of(config, where)
   local name = type(config.architectures) == "table" and config.architectures[1]
   if not name or name:find "Model$" then return nil end
   local head = heads[name:match "For%u%a*$" or ""]
@@ -130,7 +130,7 @@ function M.read(config, sd, where, encoder_only, ignored)
     end
   end
   local head
-  if not encoder_only then head = head_of(config, where) end
+  if not encoder_only then head = M.head_of(config, where) end
   if family.embedding then
     honoured[#honoured + 1] = "embedding_size num_hidden_groups inner_group_num"
     c.embedding_size = config.embedding_size or family.embedding
