@@ -377,6 +377,63 @@ describe("moth.export, writes in place", function()
     end, { moth.rand(3) })
   end)
 
+  it("functions of cond and while_loop reach what is around them, and may write to it", function()
+    local lin = nn.Linear(3, 3)
+    for _, f in ipairs {
+      function(x)
+        local y, t = x * 2, { a = x + 1 }
+        local function h(a) return a * y end
+        return moth.cond(x:sum():gt(0), function(a) return h(a) + y:sum() end, function(a) return a - t.a end, { x })
+      end,
+      function(x)
+        local y = x * 2
+        return moth.cond(x:sum():gt(0), function() return lin(y) end, function() return y - x end, {})
+      end,
+      function(x)
+        local most, k = x:abs():sum() * 0 + 4, x * 2
+        return moth.while_loop(function(i) return i:lt(most) end, function(i, s)
+          local q = s / 2
+          return i + 1, moth.cond(most:gt(i * 2), function(a) return a + k end, function(a) return a - q * k end, { s })
+        end, { moth.tensor(0), x })
+      end,
+      function(x)
+        local sum, z = moth.zeros(3), x * 1
+        local i = moth.while_loop(function(i) return i:lt(3) end, function(i)
+          sum:add_(x)
+          return i + 1
+        end, { moth.tensor(0) })
+        local y = moth.cond(x:sum():gt(0), function(a)
+          z:narrow(1, 1, 2):zero_()
+          return a * z
+        end, function(a)
+          z:mul_(2)
+          return a
+        end, { x })
+        return sum, i, y, z
+      end,
+    } do
+      local ep = moth.export(f, { moth.ones(3) })
+      moth.onnx.export(ep, nil, file)
+      local session = moth.onnx.InferenceSession(file)
+      moth.edge.export(ep, file)
+      local edge = moth.edge.load(file)
+      for _, x in ipairs { moth.ones(3), -moth.ones(3), moth.randn(3) } do
+        local want = { moth.no_grad(f, x) }
+        for _, got in ipairs { { ep(x) }, { edge(x) }, session:run(nil, { x = x }) } do
+          for i, w in ipairs(want) do assert.is_true(moth.allclose(w, got[i]), "result " .. i) end
+        end
+      end
+    end
+    fails("sets a variable from around it to another tensor", function(x)
+      local z = x * 1
+      local y = moth.cond(x:sum():gt(0), function(a)
+        z = z + 1
+        return a
+      end, function(a) return a end, { x })
+      return y, z
+    end, { moth.ones(3) })
+  end)
+
   it("in files that an older moth wrote run as they are, and are made values by writers of files", function()
     local writes = require "moth.export.writes"
     local functional = writes.functional

@@ -35,6 +35,7 @@ static const struct {
                  {"itemsize", GATE_ALWAYS},
                  {"is_contiguous", GATE_ALWAYS},
                  {"is_fake", GATE_ALWAYS},
+                 {"is_lazy", GATE_ALWAYS},
                  {"tensor_dtype", GATE_ALWAYS},
                  {"tensor_device", GATE_ALWAYS},
                  {"format", GATE_ALWAYS},

@@ -419,6 +419,7 @@ static int b_memory_key(lua_State *L) {
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
+BOOLEAN(b_is_lazy, t->keys &MOTH_KEY_LAZY)
 BOOLEAN(b_is_fake, (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE)
 
 static int b_tensor_dtype(lua_State *L) {
@@ -738,6 +739,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"storage_nbytes", b_storage_nbytes},
                                  {"is_contiguous", b_is_contiguous},
                                  {"is_fake", b_is_fake},
+                                 {"is_lazy", b_is_lazy},
                                  {"tensor_dtype", b_tensor_dtype},
                                  {"tensor_device", b_tensor_device},
                                  {"pointer", b_pointer},

@@ -12,6 +12,7 @@ local each = require "moth.each"
 local records = require "moth.export.record"
 local programs = require "moth.export.program"
 local library = require "moth.library"
+local tree = require "moth.lang.tree"
 
 local M = {}
 
@@ -133,6 +134,62 @@ local function rest(list, from)
   return out
 end
 
+local OWN = debug.getinfo(1, "S").source:match "^(.*)export/control%.lua$"
+local DEPTH = 4 -- of functions and tables in them
+
+-- Tensors of the record that functions reach from around them, in variables and plain tables, become operands behind
+-- the others; where they stand are operands while a function runs. last: the function that gives them back, as results.
+-- Returns the functions, and all operands.
+local function lifted(functions, operands, last)
+  local places, list, at, seen = {}, {}, {}, {}
+  for i, t in ipairs(operands) do list[i], at[t] = t, i end
+  local function visit(v, depth, get, put)
+    local kind = type(v)
+    if B.is_tensor(v) then
+      if not B.is_lazy(v) then return end
+      if not at[v] then list[#list + 1], at[v] = v, #list + 1 end
+      places[#places + 1] = { get = get, put = put, old = v, at = at[v] }
+    elseif kind == "table" and check.is_plain(v) and not seen[v] and depth < DEPTH then
+      seen[v] = true
+      for _, k in ipairs(tree.keys(v)) do
+        if type(k) == "string" or type(k) == "number" then -- others have no order
+          visit(v[k], depth + 1, function() return v[k] end, function(t) v[k] = t end)
+        end
+      end
+    elseif kind == "function" and not seen[v] and depth < DEPTH then
+      seen[v] = true
+      local info = debug.getinfo(v, "Su")
+      for i = 1, info.what ~= "C" and info.source:sub(1, #OWN) ~= OWN and info.nups or 0 do
+        local function now() return (select(2, debug.getupvalue(v, i))) end
+        visit(now(), depth + 1, now, function(t) debug.setupvalue(v, i, t) end)
+      end
+    end
+  end
+  for _, fn in ipairs(functions) do visit(fn, 0) end
+  if #places == 0 then return functions, operands end
+  local wrapped = {}
+  for k, fn in ipairs(functions) do
+    wrapped[k] = function(...)
+      local given = { ... }
+      for _, p in ipairs(places) do p.put(given[p.at]) end
+      local results = { pcall(fn, unpack(given, 1, #operands)) }
+      local kept = true
+      for _, p in ipairs(places) do kept = kept and rawequal(p.get(), given[p.at]) end
+      for _, p in ipairs(places) do p.put(p.old) end
+      if results[1] and not kept then
+        check.fail("[export] a function of cond or while_loop sets a variable from around it to another tensor: "
+          .. "give the tensor as a result")
+      end
+      if not results[1] then error(results[2], 0) end
+      if k == last and #results == #operands + 1 then
+        for i = #operands + 1, #list do results[i + 1] = given[i] end
+      end
+      return unpack(results, 2, table.maxn(results))
+    end
+  end
+  return wrapped, list
+end
+
 local function part(program) return { kind = "program", program = program } end
 
 --- cond(pred, true_fn, false_fn, operands): true_fn(unpack(operands)) where pred, a tensor of one element, is true (not
@@ -147,9 +204,10 @@ function M.cond(pred, true_fn, false_fn, operands, ...)
     return false_fn(unpack(operands))
   end
   if pred:numel() ~= 1 then is_true("cond", pred) end
+  local functions, all = lifted({ true_fn, false_fn }, operands)
   local list = { pred }
-  for i, t in ipairs(operands) do list[i + 1] = t end
-  local made = recorder:programs({ true_fn, false_fn }, operands, function(parts)
+  for i, t in ipairs(all) do list[i + 1] = t end
+  local made = recorder:programs(functions, all, function(parts)
     local a, b = parts[1], parts[2]
     same_results("cond", metas_of(a, recorder.state), metas_of(b, recorder.state),
       "true_fn and false_fn give different ones")
@@ -167,7 +225,7 @@ function M.cond(pred, true_fn, false_fn, operands, ...)
   end)
   local results, n = call_of(recorder, made.ops, list), #made.written
   n = #results - n
-  for i, k in ipairs(made.written) do operands[k]:copy_(results[n + i]) end
+  for i, k in ipairs(made.written) do all[k]:copy_(results[n + i]) end
   return unpack(results, 1, n)
 end
 
@@ -185,7 +243,8 @@ function M.while_loop(test, body, operands, ...)
     end
     return unpack(list, 1, n)
   end
-  local made = recorder:programs({ test, body }, operands, function(parts)
+  local functions, all = lifted({ test, body }, operands, 2)
+  local made = recorder:programs(functions, all, function(parts)
     local a, b = parts[1], parts[2]
     if #a.outputs ~= 1 then check.fail("[while_loop] the test gives one tensor, got %d", #a.outputs) end
     same_results("while_loop", b.inputs, metas_of(b, recorder.state), "the body's results are not like its operands")
@@ -204,9 +263,9 @@ function M.while_loop(test, body, operands, ...)
         written = written, args = { n = 3, part(a), part(b), call.args[1] } }
     end) }
   end)
-  local results = call_of(recorder, made.ops, operands)
-  for _, k in ipairs(made.written) do operands[k]:copy_(results[k]) end
-  return unpack(results)
+  local results = call_of(recorder, made.ops, all)
+  for _, k in ipairs(made.written) do all[k]:copy_(results[k]) end
+  return unpack(results, 1, #operands)
 end
 
 programs.controls.cond = function(args) return M.cond(args[1], args[2], args[3], args[4]) end

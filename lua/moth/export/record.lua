@@ -210,7 +210,8 @@ local function attempt(fn, given, tensors, recorder)
   elseif why:find("sizes of its result depend on elements", 1, true) then
     hint = "results of a program have sizes that its inputs' tell: moth.where(mask, x, 0) and sums over masks keep them"
   elseif recorder.inside and why:find("a tensor without values", 1, true) then
-    hint = "functions of moth.cond and moth.while_loop get the tensors of the program as operands: add it to their list"
+    hint = "functions of moth.cond and moth.while_loop reach the program's tensors by variables and plain tables, " ..
+      "not by fields of objects: add it to the operands"
   end
   trace.rethrow(("%s[export] the program cannot be recorded as one: %s\nHINT: %s%s"):format(first, why, hint, rest))
 end
@@ -243,7 +244,9 @@ function M.once(fn, given, dims, recorder)
       own.held, own.inside = recorder.held, true
       parts[i] = M.once(part, wanted.given, {}, own)
     end
-    recorder.parts[#recorder.parts + 1] = wanted.finish(parts)
+    local made = wanted.finish(parts)
+    made.count = #wanted.given.inputs
+    recorder.parts[#recorder.parts + 1] = made
   end
 end
 
@@ -252,7 +255,11 @@ end
 function Recorder:programs(functions, operands, finish)
   self.at = self.at + 1
   local made = self.parts[self.at]
-  if made then return made end
+  if made then
+    if made.count == #operands then return made end
+    check.fail("[export] functions of cond and while_loop reach other tensors when they are recorded again: give "
+      .. "them as operands")
+  end
   local given = { inputs = {}, tensors = {}, leaves = {}, spec = { keys = {} } }
   for i, t in ipairs(operands) do
     given.inputs[i] = { name = "operand_" .. i, dtype = t:dtype().name, shape = t:size(), device = t:device().type }
