@@ -8,6 +8,10 @@ local function llama()
   return moth.models.Llama { vocab_size = 53, hidden_size = 48, intermediate_size = 64, num_hidden_layers = 2,
     num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 96 }:eval()
 end
+local function mamba() -- a state in place of keys and values
+  return moth.models.Mamba { vocab_size = 53, hidden_size = 16, state_size = 4, num_hidden_layers = 2, max_length = 96 }
+    :eval()
+end
 -- Weights that are large enough for texts that do not repeat one token.
 local function lively(make)
   moth.manual_seed(3)
@@ -39,7 +43,7 @@ local function is_empty(s) -- all blocks back, none counted twice
 end
 
 describe("continuous batching #M430", function()
-  for name, make in pairs { gpt = gpt, llama = llama } do
+  for name, make in pairs { gpt = gpt, llama = llama, mamba = mamba } do
     it("gives the text of a sequence alone: in a batch, with few blocks, in pieces: " .. name, function()
       local net, want = lively(make), {}
       for i = 1, 8 do want[i] = alone(net, prompt(i, 2 + 6 * i), 12) end
@@ -144,6 +148,16 @@ describe("continuous batching #M430", function()
     assert.error_matches(function() s:add { ids = prompt(1, 97) } end, "97 tokens; the model can look at 96")
     assert.error_matches(function() s:add { ids = { 1 }, top_p = 0 } end, "top_p")
     assert.error_matches(function() moth.llm.Scheduler(moth.nn.Linear(1, 1)) end, "expected a language model")
+    local state = mamba()
+    assert.error_matches(function() moth.llm.Scheduler(state, { lookup = 3 }) end,
+      "the model, Mamba, keeps a state, which cannot be cut back")
+    assert.error_matches(function() moth.llm.Scheduler(net, { draft = state }) end, "the draft, Mamba, keeps a state")
+    local s2 = moth.llm.Scheduler(state, { max_tokens = 256, share_prefix = "all" }) -- nothing is shared
+    for _ = 1, 2 do
+      local r = s2:add { ids = prompt(3, 40), max_tokens = 4, temperature = 0 }
+      run(s2)
+      assert.same(alone(state, prompt(3, 40), 4), r.ids)
+    end
     local long = moth.models.GPT { vocab_size = 53, n_layer = 0, n_head = 1, n_embd = 4, block_size = 9000 }
     local taken = moth.llm.Scheduler(long, { max_tokens = 9008 }):add { ids = prompt(1, 9000), max_tokens = 1 }
     assert.equal(9000, #taken.ids) -- more than Lua unpacks

@@ -89,7 +89,7 @@ describe("decoders #quick", function()
     path = nil
     for _, name in ipairs { "bloom", "falcon of 1b", "opt", "cohere2", "smollm3", "mixtral", "gpt2 scaled",
       "gpt2 untied", "deepseek_v2", "deepseek_v3", "glm4_moe",
-      "gpt_oss" } do
+      "gpt_oss", "mamba" } do
       local model, case = loaded(name)
       local ids, want = ints(case.ids, 1), ints(case.greedy, 1)
       local s = moth.llm.Scheduler(model, { max_tokens = 256, step_tokens = 5 })

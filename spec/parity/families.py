@@ -230,6 +230,10 @@ decoder("deepseek_v2", "DeepseekV2", topk_method="group_limited_greedy", routed_
 decoder("deepseek_v2 lite", "DeepseekV2", False, topk_method="greedy", **{**latent, "q_lora_rank": None}, **long)
 decoder("glm4_moe", "Glm4Moe", head_dim=8, use_qk_norm=True, attention_bias=True, routed_scaling_factor=2.5, **many)
 decoder("glm4_moe without norms", "Glm4Moe", False, head_dim=8, **many)
+mamba = dict(num_attention_heads="-", num_key_value_heads="-", max_position_embeddings="-", intermediate_size="-", state_size=4)
+decoder("mamba", "Mamba", **mamba)
+decoder("mamba untied", "Mamba", False, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, conv_kernel=3,
+        time_step_rank=5, residual_in_fp32=False, **mamba)
 decoder("gpt_oss", "GptOss", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, num_hidden_layers=3,
         rope_parameters={"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "truncate": False,
                          "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1})

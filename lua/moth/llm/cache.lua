@@ -190,6 +190,7 @@ function Cache:step(parts)
   step.cache, step.tokens, step.positions = self, moth.tensor({ tokens }, o), moth.tensor({ positions }, o)
   step.slots, step.table = moth.tensor(slots, o), moth.tensor(tables, o)
   step.lengths, step.counts = moth.tensor(lengths, o), moth.tensor(counts, o)
+  step.parts = parts -- for models that keep a state of their own
   step.all_lengths, step.all_counts, step.longest = lengths, counts, math.max(unpack(lengths))
   return step
 end

@@ -11,6 +11,7 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local Cache = require "moth.llm.cache"
 local generate = require "moth.models.generate"
@@ -33,6 +34,13 @@ Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_toke
       class.name(o.model))
   end
   self.model, self.max_seqs, self.step_tokens, self.share_prefix = o.model, o.max_seqs, o.step_tokens, o.share_prefix
+  for name, one in each { model = o.model, draft = o.draft } do
+    if one.stateful and (o.draft or o.lookup) then
+      check.fail("[llm.Scheduler] draft, lookup: the %s, %s, keeps a state, which cannot be cut back", name,
+        class.name(one))
+    end
+  end
+  if o.model.stateful then o.share_prefix = "none" end
   local sizes, like = o.model:cache_sizes()
   self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none", o.cache)
   if o.draft or o.lookup then
