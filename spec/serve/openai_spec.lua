@@ -139,6 +139,66 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     assert.same({ 200, "3 4" }, { status, out.choices[1].message.content })
   end)
 
+  it("answers /v1/responses, whole and as events", function()
+    local function ask(o)
+      o.model = "echo"
+      local status, out = post("/v1/responses", o)
+      return status, out
+    end
+    local status, out = ask { input = "one two", instructions = "be", store = true,
+      text = { format = { type = "text" } } }
+    assert.equal(200, status)
+    assert.same({ "response", "completed", "echo" }, { out.object, out.status, out.model })
+    assert.same({ "message", "assistant" }, { out.output[1].type, out.output[1].role })
+    assert.same({ "output_text", "one two" }, { out.output[1].content[1].type, out.output[1].content[1].text })
+    assert.same({ 2, 2, 4 }, { out.usage.input_tokens, out.usage.output_tokens, out.usage.total_tokens })
+    status, out = ask { input = { { role = "user", content = "x" }, { type = "reasoning", summary = {} },
+      { role = "user", content = { { type = "input_text", text = "a " }, { type = "input_text", text = "b c" } } } },
+      max_output_tokens = 2 }
+    assert.same({ 200, "incomplete", "a b ", "max_output_tokens" },
+      { status, out.status, out.output[1].content[1].text, out.incomplete_details.reason })
+    local tools = { { type = "function", name = "sum", parameters = { type = "object" } } }
+    local call = '<tool_call> {"name": "sum", "arguments": {"b": 1}} </tool_call>'
+    status, out = ask { input = "I add. " .. call, tools = tools, tool_choice = "auto" }
+    assert.equal(200, status)
+    local item = out.output[2]
+    assert.same({ "I add.", "function_call", "sum", '{"b": 1}' }, { out.output[1].content[1].text, item.type, item.name,
+      item.arguments })
+    status, out = ask { tools = tools, input = { { role = "user", content = "x" }, item,
+      { type = "function_call_output", call_id = item.call_id, output = "3 4" } } }
+    assert.same({ 200, "3 4" }, { status, out.output[1].content[1].text })
+    local seen, text, last, at = {}, {}, nil, -1
+    local answer = server:post("/v1/responses", cjson.encode { model = "echo", input = "I add. " .. call, tools = tools,
+      stream = true })
+    assert.matches("^text/event%-stream", answer.headers["content-type"])
+    for kind, data in answer.body:gmatch "event: (%S+)\ndata: ([^\n]+)\n\n" do
+      last = cjson.decode(data)
+      assert.same({ kind, at + 1 }, { last.type, last.sequence_number })
+      at, seen[#seen + 1] = at + 1, kind
+      if kind == "response.output_text.delta" then text[#text + 1] = last.delta end
+    end
+    assert.equal("I add.", (table.concat(text):gsub("%s+$", "")))
+    assert.same({ "response.created", "response.in_progress", "response.output_item.added" },
+      { seen[1], seen[2], seen[3] })
+    assert.equal("response.completed", seen[#seen])
+    assert.same({ "message", "function_call" }, { last.response.output[1].type, last.response.output[2].type })
+    local function refused(param, pattern, o)
+      status, out = ask(o)
+      assert.same({ 400, param }, { status, out.error.param })
+      assert.matches(pattern, out.error.message)
+    end
+    refused("input", "is missing", {})
+    refused("previous_response_id", "no responses are stored here", { input = "a", previous_response_id = "x" })
+    refused("tools[0]", "expected type function", { input = "a", tools = { { type = "web_search" } } })
+    refused("input[0].type", "item_reference", { input = { { type = "item_reference" } } })
+    refused("input[0].content[0]", "of type text",
+      { input = { { role = "user", content = { { type = "input_image" } } } } })
+    refused("max_output_tokens", "from 1", { input = "a", max_output_tokens = 0 })
+    refused("text.format.type", "expected text", { input = "a", text = { format = { type = "xml" } } })
+    refused("truncation", "not supported", { input = "a", truncation = "auto" })
+    refused("top_logprobs", "not supported", { input = "a", top_logprobs = 1 })
+  end)
+
   it("refuses by the field's name", function()
     local function refused(code, param, pattern, request, path)
       local status, out = post(path or "/v1/completions", request)

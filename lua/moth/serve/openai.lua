@@ -1,11 +1,12 @@
---- OpenAI's paths for language models: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models. The engine's
--- pieces (engine.lua) become one answer, or events of a stream.
+--- OpenAI's paths for language models: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, and
+-- /v1/responses with responses.lua. The engine's pieces (engine.lua) become one answer, or events of a stream.
 local B = require "moth_lua"
 local base64 = require "moth.utils.base64"
 local front = require "moth.serve.front"
 local each = require "moth.each"
 local kserve = require "moth.serve.kserve"
 local ordered = require "moth.utils.ordered_json"
+local responses = require "moth.serve.responses"
 local tools = require "moth.llm.tools"
 local values = require "moth.serve.values"
 
@@ -294,7 +295,7 @@ local readers = {
 }
 
 -- Makes of the tools of a request their text, in which names keep their order, and the set of their names.
-local function take_tools(out, body)
+local function take_tools(out, body, as_chat)
   local choice, given = out.tool_choice, out.tools
   out.tool_choice, out.tools = nil, nil
   if not given then
@@ -310,7 +311,8 @@ local function take_tools(out, body)
   if (choice == "required" or type(choice) == "table") and out.response_format then
     refuse("tool_choice", "goes without response_format")
   end
-  for _, part in ipairs(ordered.parts(body)) do
+  out.tools = as_chat
+  for _, part in ipairs(as_chat and {} or ordered.parts(body)) do
     if part.name == "tools" then out.tools = part.text end
   end
   out.tool_names, out.tool_choice = names, choice ~= "auto" and choice or nil
@@ -319,19 +321,24 @@ end
 local function read(kind, body, most)
   local given, why = kserve.decode(body, most)
   if type(given) ~= "table" then refuse("body", "is no JSON object%s", why and ": " .. why or "") end
-  local out, null = {}, json().null
+  local out, null, called, as_chat = {}, json().null, {}, nil
+  local is_response = kind == "response"
+  if is_response then
+    kind, called = "chat", responses.names
+    given, as_chat = responses.translate(given, body, refuse)
+  end
   for name, value in each(given) do
     local reader = readers[kind][name] or kind ~= "embedding" and common[name]
     if value == null then -- luacheck: ignore 542
     elseif reader then
-      out[name] = reader(value, name)
+      out[name] = reader(value, called[name] or name)
     else
       local ok, usual = is_neutral(name, value)
       if not ok then refuse(tostring(name), "is not supported here%s", usual) end
     end
   end
   local needed = kind == "chat" and "messages" or kind == "embedding" and "input" or "prompt"
-  if not out[needed] then refuse(needed, "is missing") end
+  if not out[needed] then refuse(called[needed] or needed, "is missing") end
   if not out.model then refuse("model", "is missing") end
   if kind == "embedding" then
     out.prompts, out.input, out.kind = out.input, nil, kind
@@ -340,8 +347,8 @@ local function read(kind, body, most)
   out.max_tokens = out.max_tokens or out.max_completion_tokens
   if kind == "chat" and out.logprobs ~= nil then out.logprobs = out.logprobs and (out.top_logprobs or 0) or nil end
   out.top_logprobs, out.max_completion_tokens = nil, nil
-  take_tools(out, body)
-  out.kind, out.n = kind, out.n or 1
+  take_tools(out, body, as_chat)
+  out.kind, out.n, out.is_response = kind, out.n or 1, is_response or nil
   if out.top_k and out.top_k < 1 then out.top_k = nil end
   if out.best_of and out.best_of ~= out.n then refuse("best_of", "is not supported here, only n") end
   out.best_of = nil
@@ -648,7 +655,8 @@ end
 
 local WRONG = { vectors = "gives no vectors", writes = "gives vectors, and writes nothing: POST /v1/embeddings" }
 
---- Answers POST /v1/completions (kind "completion"), /v1/chat/completions ("chat") and /v1/embeddings ("embedding").
+--- Answers POST /v1/completions (kind "completion"), /v1/chat/completions ("chat"), /v1/responses ("response") and
+-- /v1/embeddings ("embedding").
 function M.complete(call, kind)
   local keep, most_values = most_of(call, kind)
   local body, status, why, goes_on = call:body(keep, ("the body has %%d bytes: for the longest prompts that the models "
@@ -682,6 +690,11 @@ function M.complete(call, kind)
   call.request:leave_turn()
   local entry, code, message, retry = model:begin(request)
   if not entry then return call:fail(code, M.error(code, message), false, retry) end
+  if kind == "response" then
+    return responses[request.stream and "stream" or "whole"](call, model, request, entry, { encode = encode,
+      EMPTY = EMPTY, STREAM = STREAM, next_piece = next_piece, fail = fail, note_first = note_first,
+      note_tokens = note_tokens, calls_in = calls_in })
+  end
   local answer = kind == "embedding" and answer_vectors or request.stream and answer_stream or answer_whole
   return answer(call, model, request, entry)
 end

@@ -211,6 +211,7 @@ local routes = {
   { "GET", "^/v1/models/([^/]+)$", openai.retrieve },
   { "POST", "^/v1/completions$", function(call) return openai.complete(call, "completion") end },
   { "POST", "^/v1/chat/completions$", function(call) return openai.complete(call, "chat") end },
+  { "POST", "^/v1/responses$", function(call) return openai.complete(call, "response") end },
   { "POST", "^/v1/embeddings$", function(call) return openai.complete(call, "embedding") end },
 }
 
