@@ -428,6 +428,21 @@ VNNI_INLINE __m128 totals(const __m512 *acc) {
   return _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
 }
 
+/* Adds the sums of a chunk to results of COLUMNS columns, or of one. */
+VNNI_INLINE void put_totals(const MothBlocks *p, const Chunk *c, int64_t r, int column, int columns,
+                            const __m512 *acc) {
+  __m128 sum = totals(acc);
+  if (columns < COLUMNS) {
+    put(p, c, r, column, _mm_cvtss_f32(sum));
+    return;
+  }
+  float *out = (float *)p->out + r * p->out_row + c->j;
+  __m128 begin = c->at     ? _mm_loadu_ps(out)
+                 : p->bias ? _mm_loadu_ps((const float *)p->bias + c->j)
+                           : _mm_setzero_ps();
+  _mm_storeu_ps(out, _mm_add_ps(sum, begin));
+}
+
 /* The sum of a span's products, added to acc. before: what dots begin with, of types without least values. */
 VNNI_INLINE __m512 add_span(__m512 acc, const Lanes *w, const __m512i *x, __m512 scales,
                             const float *sums, bool leasts) {
@@ -471,9 +486,7 @@ VNNI_INLINE void row_of_chunk(const MothBlocks *p, const Chunk *c, int64_t bytes
       acc[i] = add_span(acc[i], &w, four, by, sums, leasts);
     }
   }
-  float sum[4];
-  _mm_storeu_ps(sum, totals(acc));
-  BLOCK_UNROLL for (int i = 0; i < columns; i++) put(p, c, 0, i, sum[i]);
+  put_totals(p, c, 0, 0, columns, acc);
 }
 
 /* Columns [from, to) of one row of activations. What is read ahead is the next columns' same place. */
@@ -523,47 +536,53 @@ VNNI_INLINE void to_lanes(const uint8_t *b, int64_t n, int64_t bytes, Loader loa
   }
 }
 
+/* All COLUMNS columns, or one, of some rows. */
 VNNI_INLINE void vnni_tile(const MothBlocks *p, const Chunk *chunk, int64_t r, int column, int rows,
                            int columns, bool leasts) {
-  __m512 acc[4][4];
-  BLOCK_UNROLL for (int c = 0; c < columns; c++) BLOCK_UNROLL for (int i = 0; i < 4; i++)
-      acc[c][i] = _mm512_setzero_ps();
+  __m512 acc[2][COLUMNS];
+  BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < COLUMNS; c++)
+      acc[i][c] = _mm512_setzero_ps();
   for (int s = 0; s < chunk->spans; s++) {
     int64_t at = r * p->spans + chunk->at + s;
     const int8_t *x = p->values + at * SPAN;
     const float *scales = (const float *)p->scales + at * GROUPS,
                 *sums = (const float *)p->sums + at * GROUPS;
-    __m512i dot[4][4];
-    BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < columns; c++)
-        dot[c][i] =
-            leasts ? _mm512_setzero_si512() : _mm512_loadu_si512(sums + i * p->spans * GROUPS);
+    __m512i dot[2][COLUMNS];
+    BLOCK_UNROLL for (int i = 0; i < rows; i++) {
+      __m512i begin =
+          leasts ? _mm512_setzero_si512() : _mm512_loadu_si512(sums + i * p->spans * GROUPS);
+      BLOCK_UNROLL for (int c = 0; c < columns; c++) dot[i][c] = begin;
+    }
     BLOCK_UNROLL for (int v = 0; v < 4; v++) {
-      __m512i w[4];
-      BLOCK_UNROLL for (int c = 0; c < columns; c++) w[c] =
-          _mm512_load_si512(chunk->w[column + c][s].q + 64 * v);
+      __m512i four[2];
       BLOCK_UNROLL for (int i = 0; i < rows; i++) {
-        __m512i four = _mm512_loadu_si512(x + i * p->spans * SPAN + 64 * v);
-        BLOCK_UNROLL for (int c = 0; c < columns; c++) dot[c][i] =
-            _mm512_dpbusd_epi32(dot[c][i], w[c], four);
+        four[i] = _mm512_loadu_si512(x + i * p->spans * SPAN + 64 * v);
+        __asm__("" : "+v"(four[i])); /* stays in a register: loads take as long as products */
       }
+      BLOCK_UNROLL for (int c = 0; c < columns; c++) {
+        __m512i w = _mm512_load_si512(chunk->w[column + c][s].q + 64 * v);
+        BLOCK_UNROLL for (int i = 0; i < rows; i++) dot[i][c] =
+            _mm512_dpbusd_epi32(dot[i][c], w, four[i]);
+      }
+    }
+    __m512 by[2], sum[2];
+    BLOCK_UNROLL for (int i = 0; i < rows; i++) {
+      by[i] = _mm512_loadu_ps(scales + i * p->spans * GROUPS);
+      if (leasts)
+        sum[i] = _mm512_loadu_ps(sums + i * p->spans * GROUPS);
     }
     BLOCK_UNROLL for (int c = 0; c < columns; c++) {
       const Span *w = &chunk->w[column + c][s];
       __m512 scale = _mm512_loadu_ps(w->scale);
       BLOCK_UNROLL for (int i = 0; i < rows; i++) {
-        __m512 by = _mm512_mul_ps(scale, _mm512_loadu_ps(scales + i * p->spans * GROUPS));
-        acc[c][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[c][i]), by, acc[c][i]);
+        acc[i][c] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i][c]), _mm512_mul_ps(scale, by[i]), acc[i][c]);
         if (leasts)
-          acc[c][i] = _mm512_fmadd_ps(_mm512_loadu_ps(w->least),
-                                      _mm512_loadu_ps(sums + i * p->spans * GROUPS), acc[c][i]);
+          acc[i][c] = _mm512_fmadd_ps(_mm512_loadu_ps(w->least), sum[i], acc[i][c]);
       }
     }
   }
-  BLOCK_UNROLL for (int c = 0; c < columns; c++) {
-    float sum[4];
-    _mm_storeu_ps(sum, totals(acc[c]));
-    BLOCK_UNROLL for (int i = 0; i < rows; i++) put(p, chunk, r + i, column + c, sum[i]);
-  }
+  BLOCK_UNROLL for (int i = 0; i < rows; i++) put_totals(p, chunk, r + i, column, columns, acc[i]);
 }
 
 VNNI_INLINE void vnni_chunk(const MothBlocks *p, const Chunk *c, bool leasts) {
@@ -574,14 +593,10 @@ VNNI_INLINE void vnni_chunk(const MothBlocks *p, const Chunk *c, bool leasts) {
         vnni_tile(p, c, r, i, 1, 1, leasts);
     return;
   }
-  for (; r + 4 <= p->rows; r += 4) {
-    vnni_tile(p, c, r, 0, 4, 2, leasts);
-    vnni_tile(p, c, r, 2, 4, 2, leasts);
-  }
   for (; r + 2 <= p->rows; r += 2)
-    vnni_tile(p, c, r, 0, 2, 4, leasts);
+    vnni_tile(p, c, r, 0, 2, COLUMNS, leasts);
   for (; r < p->rows; r++)
-    vnni_tile(p, c, r, 0, 1, 4, leasts);
+    vnni_tile(p, c, r, 0, 1, COLUMNS, leasts);
 }
 static VNNI void vnni_leasts(const MothBlocks *p, const Chunk *c) {
   vnni_chunk(p, c, true);
