@@ -339,6 +339,28 @@ describe("moth.onnx", function()
     end
   end)
 
+  it("a loop of as many steps as a value says is a loop of the program, and one within a branch", function()
+    local x = { "x", "float32", { 2 } }
+    local body = files.graph({ { "Identity", { "going" }, { "again" } }, { "Add", { "s", "twice" }, { "t" } } },
+      { { "i", "int64", {} }, { "going", "bool", {} }, { "s", "float32", { 2 } } },
+      { { "again", "bool", {} }, { "t", "float32", { 2 } } })
+    local loop = files.graph({ { "Loop", { "n", "", "x" }, { "y" }, { { "body", body } } } }, {},
+      { { "y", "float32", { 2 } } })
+    local none = files.graph({ { "Neg", { "twice" }, { "m" } } }, {}, { { "m", "float32", { 2 } } })
+    write(17, { { "Add", { "x", "x" }, { "twice" } }, { "ReduceSum", { "x" }, { "sum" }, { { "keepdims", 0 } } },
+      { "Greater", { "sum", "nought" }, { "c" } },
+      { "If", { "c" }, { "z" }, { { "then_branch", loop }, { "else_branch", none } } } },
+      { { "n", "int64", {} }, x }, { { "z", "float32", { 2 } } }, { { "nought", moth.tensor(0.) } })
+    local session, ep = moth.onnx.InferenceSession(path), moth.onnx.load(path)
+    for _, n in ipairs { 0, 1, 5 } do
+      for _, t in ipairs { moth.tensor { 1, 2 }, moth.tensor { -1, 0 } } do
+        local want = t:sum():item() > 0 and t + t * 2 * n or t * -2
+        assert.is_true(moth.equal(want, ep(int64(n), t)))
+        assert.is_true(moth.equal(want, session:run(nil, { n = int64(n), x = t })[1]))
+      end
+    end
+  end)
+
   it("ReverseSequence says which axis or length is wrong #quick", function()
     local function run(lengths, time)
       local session = moth.onnx.InferenceSession(write(17, { { "ReverseSequence", { "x", "n" }, { "y" },

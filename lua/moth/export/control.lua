@@ -136,6 +136,7 @@ end
 
 local OWN = debug.getinfo(1, "S").source:match "^(.*)export/control%.lua$"
 local DEPTH = 4 -- of functions and tables in them
+local closed = setmetatable({}, { __mode = "k" }) -- functions that run programs: nothing is around them
 
 -- Tensors of the record that functions reach from around them, in variables and plain tables, become operands behind
 -- the others; where they stand are operands while a function runs. last: the function that gives them back, as results.
@@ -159,13 +160,16 @@ local function lifted(functions, operands, last)
     elseif kind == "function" and not seen[v] and depth < DEPTH then
       seen[v] = true
       local info = debug.getinfo(v, "Su")
-      for i = 1, info.what ~= "C" and info.source:sub(1, #OWN) ~= OWN and info.nups or 0 do
+      local walks = info.what ~= "C" and (depth == 0 or info.source:sub(1, #OWN) ~= OWN)
+      for i = 1, walks and info.nups or 0 do
         local function now() return (select(2, debug.getupvalue(v, i))) end
         visit(now(), depth + 1, now, function(t) debug.setupvalue(v, i, t) end)
       end
     end
   end
-  for _, fn in ipairs(functions) do visit(fn, 0) end
+  for _, fn in ipairs(functions) do
+    if not closed[fn] then visit(fn, 0) end
+  end
   if #places == 0 then return functions, operands end
   local wrapped = {}
   for k, fn in ipairs(functions) do
@@ -268,7 +272,14 @@ function M.while_loop(test, body, operands, ...)
   return unpack(results, 1, #operands)
 end
 
-programs.controls.cond = function(args) return M.cond(args[1], args[2], args[3], args[4]) end
-programs.controls.while_loop = function(args) return M.while_loop(args[1], args[2], args[3]) end
+local function of_programs(fn)
+  return function(args)
+    for i = 1, args.n do
+      if type(args[i]) == "function" then closed[args[i]] = true end
+    end
+    return fn(unpack(args, 1, args.n))
+  end
+end
+programs.controls.cond, programs.controls.while_loop = of_programs(M.cond), of_programs(M.while_loop)
 
 return M

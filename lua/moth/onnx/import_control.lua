@@ -5,6 +5,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local import = require "moth.onnx.import"
+local each = require "moth.each"
 local tree = require "moth.lang.tree"
 local rule = import.rule
 local CONTROL = { control = true, any = true }
@@ -18,28 +19,26 @@ local function operands(run, ...)
   return unpack(list, 1, select("#", ...))
 end
 
--- The values from around that graphs use and a run tells only then: a list of tensors and their names.
+-- The values from around that graphs use and a run tells only then, by name: in a plain table, so that functions of
+-- moth.cond and moth.while_loop reach them.
 local function captured(c, ...)
-  local names, list, seen = {}, {}, {}
+  local around = {}
   for i = 1, select("#", ...) do
     for _, name in ipairs(tree.keys((select(i, ...)).free)) do
       local v = c.env[name]
-      if not seen[name] and B.is_tensor(v) and not c.run.static[v] then
-        seen[name] = true
-        names[#names + 1], list[#list + 1] = name, v
-      end
+      if B.is_tensor(v) and not c.run.static[v] then around[name] = v end
     end
   end
-  return names, list
+  return around
 end
 
--- fn(env) with these values of the surrounding graph: a program of its own.
-local function within(c, names, values, fn)
+-- The graph's results with these values of the surrounding one: a program of its own.
+local function within(c, around, graph, given, n)
   local env = setmetatable({}, { __index = c.env })
-  for i, name in ipairs(names) do env[name] = values[i] end
+  for name, v in each(around) do env[name] = v end
   local made = c.run.made
   c.run.made = setmetatable({}, { __mode = "k" })
-  local results = { pcall(fn, env) }
+  local results = { pcall(function() return operands(c.run, c.run:graph(graph, given, env, n)) end) }
   c.run.made = made
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, table.maxn(results))
@@ -49,13 +48,11 @@ rule("If", "then_branch else_branch", function(c, condition)
   if c:known(condition) then
     return c.run:graph(truth(c, condition) and c.then_branch or c.else_branch, {}, c.env)
   end
-  local names, list = captured(c, c.then_branch, c.else_branch)
-  local function branch(graph)
-    return function(...)
-      return within(c, names, { ... }, function(env) return operands(c.run, c.run:graph(graph, {}, env)) end)
-    end
+  local around = captured(c, c.then_branch, c.else_branch)
+  local function branch(name)
+    return function() return within(c, around, c[name], {}) end
   end
-  return moth.cond(condition, branch(c.then_branch), branch(c.else_branch), list)
+  return moth.cond(condition, branch "then_branch", branch "else_branch")
 end, CONTROL)
 
 -- Whether the body of a loop never changes its condition: the condition is passed on, or a constant that is true.
@@ -78,26 +75,18 @@ local function int64(n) return moth.tensor(n, { dtype = moth.int64 }) end
 
 -- A loop while it is recorded, of which the number of steps is not known.
 local function while_loop(c, most, condition, carried)
-  local body, n = c.body, #carried
-  if #body.outputs > n + 1 then c:fail("a loop of unknown length that collects results cannot be recorded") end
-  local names, list = captured(c, body)
+  local n, around = #carried, captured(c, c.body)
+  if #c.body.outputs > n + 1 then c:fail("a loop of unknown length that collects results cannot be recorded") end
   local start = { B.ops.to(int64(0), { device = c.run.device }), condition or B.ops.to(moth.tensor(true),
     { device = c.run.device }), unpack(carried) }
   for i = 1, n + 2 do start[i] = c.run:operand(start[i], c.node.label) end
-  for i, v in ipairs(list) do start[n + 2 + i] = v end
   local results = { moth.while_loop(function(i, going)
     if not most then return going:clone() end
     return going:logical_and(i:lt(c.run:operand(most, c.node.label):reshape({})))
   end, function(...)
     local given = { ... }
-    local around = { select(n + 3, ...) }
-    local out = { within(c, names, around, function(env)
-      return operands(c.run, c.run:graph(body, given, env, n + 2))
-    end) }
-    local after = { given[1] + 1, out[1]:reshape(given[2]:size()):clone() }
-    for i = 1, n do after[2 + i] = out[1 + i] end
-    for i, v in ipairs(around) do after[n + 2 + i] = v:clone() end
-    return unpack(after, 1, n + 2 + #around)
+    local out = { within(c, around, c.body, given, n + 2) }
+    return given[1] + 1, out[1]:reshape(given[2]:size()):clone(), unpack(out, 2, n + 1)
   end, start) }
   return unpack(results, 3, n + 2)
 end
@@ -123,7 +112,6 @@ rule("Loop", "body", function(c, most, condition, ...)
   local run = c.run
   if run.recording and not ((most == nil or c:known(most)) and (condition == nil or c:known(condition))
       and (lasts(body) and most ~= nil)) then
-    if most and not c:known(most) then c:fail("a loop of unknown length") end
     return while_loop(c, most, condition, carried)
   end
   local limit = most and c:number(most) or math.huge
