@@ -33,6 +33,12 @@ function Canvas:svg() return require("moth.plot.svg").write(self) end
 --- The drawing as PNG bytes; `scale` pixels a point (2). Needs cairo.
 function Canvas:png(scale) return require("moth.plot.cairo").write(self, scale or 2) end
 
+--- What a notebook shows: by MIME type.
+function Canvas:__mime() return { ["image/svg+xml"] = self:svg() } end
+
+--- What a notebook shows, by MIME type.
+function Canvas:__mime() return { ["image/svg+xml"] = self:svg() } end
+
 --- Writes a file: .svg or .png by its name. Errors: another extension, and the system's errors.
 Canvas.save = signature.method("save(path path)", function(self, path)
   local ending = path:match("%.(%a+)$")

@@ -82,7 +82,8 @@ local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), (H, W, 1 or 3), 
   %image ds:get(1), with its label"
 commands.image = { "%image expr", drawing, function(session, code)
   local function draw(x, ...)
-    session.out:write(require("moth.repl.picture").image(x), "\n")
+    if session.draw_image then session.draw_image(x) -- a notebook
+    else session.out:write(require("moth.repl.picture").image(x), "\n") end
     for k = 1, select("#", ...) do -- of a sample: its label
       session.out:write(require("moth.repl.show").value((select(k, ...))), "\n")
     end
@@ -91,7 +92,9 @@ commands.image = { "%image expr", drawing, function(session, code)
 end }
 
 commands.plot = { "%plot expr", "a curve of a table or 1-D tensor; %plot x, y for both axes", function(session, code)
-  session.out:write(require("moth.repl.picture").curve(compile(session, code, "%plot")()), "\n")
+  local chunk = compile(session, code, "%plot")
+  if session.draw_curve then return session.draw_curve(chunk()) end
+  session.out:write(require("moth.repl.picture").curve(chunk()), "\n")
 end }
 
 commands.help = { "%help", "this list", function(session)

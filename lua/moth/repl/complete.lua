@@ -140,8 +140,8 @@ local function callable(value)
   end
 end
 
--- Completions of the end of `line`: the number of its last characters to replace, and a list of replacements.
-local function proposals(session, line)
+--- Completions of the end of `line`: the number of its last characters to replace, and a list of replacements.
+function M.proposals(session, line)
   local path = line:match("^%s*%%run%s+(.*)$")
   if path then return #path, files(path) end
   local mark, value, sign, prefix
@@ -170,7 +170,7 @@ end
 -- cursor.
 function M.candidates(session, text, line)
   line = line or text
-  local n, list = proposals(session, line)
+  local n, list = M.proposals(session, line)
   local more = n - #text -- characters before `text` that are replaced, too, but that the editor keeps
   for i, word in ipairs(list) do list[i] = more > 0 and word:sub(more + 1) or text:sub(1, -more) .. word end
   return list

@@ -71,27 +71,36 @@ local function own_frames(text)
   return #kept > 0 and message .. "\nstack traceback:\n" .. table.concat(kept, "\n") or message
 end
 
---- Runs a chunk and shows what it returns; the first value is kept in `_`. True if there was no error. session.text is
--- what was typed.
-function M.evaluate(session, chunk)
+--- Runs a chunk: true and its results as { n =, … }, the first of which is kept in `_`; or false and the message.
+-- session.text is what was typed.
+function M.call(session, chunk)
   local results = pack(session.host.call(function()
     local r = pack(debugger.call(session, chunk))
     return unpack(r, 1, r.n)
   end))
   if not results[1] then
-    session.out:flush()
     local message = own_frames(tostring(results[2]))
     local meant = require "moth.repl.meant"(session, session.text, message)
     if meant ~= "" then message = message:gsub("^[^\n]*", function(line) return line .. meant end, 1) end
-    io.stderr:write(session.colour("error", message), "\n")
-    return false
-  end
-  for i = 2, results.n do
-    local ok, text = session.host.call(function() return show.result(results[i], session.colour) end)
-    session.out:write(tostring(text), "\n")
-    if not ok then return false end
+    return false, message
   end
   if results.n > 1 then session.locals:set("_", results[2]) end
+  return true, pack(unpack(results, 2, results.n))
+end
+
+--- Runs a chunk and shows what it returns. True if there was no error.
+function M.evaluate(session, chunk)
+  local ok, results = M.call(session, chunk)
+  if not ok then
+    session.out:flush()
+    io.stderr:write(session.colour("error", results), "\n")
+    return false
+  end
+  for i = 1, results.n do
+    local shown, text = session.host.call(function() return show.result(results[i], session.colour) end)
+    session.out:write(tostring(text), "\n")
+    if not shown then return false end
+  end
   return true
 end
 

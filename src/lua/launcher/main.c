@@ -33,6 +33,7 @@ static const char usage[] =
     "       moth generate, moth chat           a language model writes, answers: moth chat --help\n"
     "       moth convert [options] model file  a language model as a GGUF file, quantized\n"
     "       moth perplexity model text.txt     how well a language model foresees a text\n"
+    "       moth kernel install                notebooks: a kernel for Jupyter\n"
     "Scripts, code and the prompt have `moth` as a global.\n"
     "  -e code    run code\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
@@ -296,9 +297,10 @@ static int profiler(lua_State *L, const char *name, const char *path) {
 /* The first word of a command line that is no script, and the module whose function `command` gets the other words. */
 static const struct {
   const char *word, *module;
-} commands[] = {{"run", "moth.distributed.run"},  {"serve", "moth.serve.command"},
-                {"generate", "moth.llm.command"}, {"chat", "moth.llm.command"},
-                {"convert", "moth.llm.command"},  {"perplexity", "moth.llm.command"}};
+} commands[] = {{"run", "moth.distributed.run"},   {"serve", "moth.serve.command"},
+                {"generate", "moth.llm.command"},  {"chat", "moth.llm.command"},
+                {"convert", "moth.llm.command"},   {"kernel", "moth.jupyter.command"},
+                {"perplexity", "moth.llm.command"}};
 
 /* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
  * first word after it. */
