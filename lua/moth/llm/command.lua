@@ -18,7 +18,7 @@ MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .
   --quantize NAME       Q8_0 or Q4_0: what weights of floats become
   --draft MODEL         generate, chat: a smaller model of the same tokens, which proposes some; --draft-tokens N, 4
   --lookup [N]          generate, chat: as many tokens, 8, are proposed where the last ones stood before
-  --cache-type NAME     generate, chat: float32, float16, bfloat16 or q8_0: what keys and values are held as
+  --cache-type NAME     generate, chat, perplexity: float32, float16, bfloat16 or q8_0: what keys and values are held as
   --context N, --chunks N  perplexity: tokens of a piece, 512; pieces at most
   --system TEXT         chat: what the model is told first
   --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
@@ -32,7 +32,8 @@ local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["
 local counting = { context = "context", chunks = "chunks", threads = "threads" } -- of perplexity
 local writes = { generate = true, chat = true }
 local loading = { device = true, dtype = true, quantize = true } -- options of models.load
-local writing = { draft = true, ["cache-type"] = true } -- of generate and chat
+-- Options that are texts, of some commands.
+local of_some = { draft = { generate = true }, ["cache-type"] = { generate = true, perplexity = true } }
 local texts = { draft = "draft", ["cache-type"] = "cache", device = "device", dtype = "dtype", quantize = "quantize",
   system = "system",
   template = "template", ["template-kwargs"] = "template_kwargs" }
@@ -64,7 +65,7 @@ local function parse(kind, words)
       o[counting[name] or numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
     elseif name == "stop" and writes[kind] then
       table.insert(o.stop, value)
-    elseif texts[name] and (kind == "chat" or loading[name] or writing[name] and kind == "generate") then
+    elseif texts[name] and (kind == "chat" or loading[name] or of_some[name] and of_some[name][kind]) then
       o[texts[name]] = value
     else
       fail("there is no option --%s", name)
@@ -162,7 +163,7 @@ local function perplexity(model, tokenizer, o)
   if not text then error("cannot read " .. (why or o.prompt), 0) end
   file:close()
   local shown = moth.utils.system.is_terminal(2)
-  local r = moth.llm.perplexity(model, tokenizer, text, { context = o.context, chunks = o.chunks,
+  local r = moth.llm.perplexity(model, tokenizer, text, { context = o.context, chunks = o.chunks, cache = o.cache,
     on_chunk = shown and function(i, most, so_far)
       io.stderr:write(("\r%d of %d: %.4f "):format(i, most, so_far))
       if i == most then io.stderr:write "\n" end

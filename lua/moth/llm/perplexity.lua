@@ -39,10 +39,10 @@ end
 --- The perplexity of a text (or a list of ids, from 1): exp of the mean of -log p. The text is cut into pieces of
 -- `context` tokens, and of each the second half is foreseen, with the first before it; a rest that is no whole piece is
 -- left out. Where the tokenizer puts a token before texts, that is each piece's first. chunks: so many at most;
--- on_chunk(i, of, perplexity so far).
+-- on_chunk(i, of, perplexity so far). cache: what keys and values are held as (see llm.Scheduler).
 -- @return { perplexity =, error =, tokens =, chunks = }; error: the standard error; tokens: those that were foreseen
 return signature("llm.perplexity(Module model, any tokenizer, string|int[] text, *, count context=512, \z
-  count chunks?, function on_chunk?)", function(model, tokenizer, text, context, chunks, on_chunk)
+  count chunks?, function on_chunk?, string cache?)", function(model, tokenizer, text, context, chunks, on_chunk, kind)
   local where = "llm.perplexity"
   if type(model.step) ~= "function" or type(model.cache_sizes) ~= "function" then
     check.fail("[%s] expected a language model such as models.GPT or models.Llama", where)
@@ -55,7 +55,7 @@ return signature("llm.perplexity(Module model, any tokenizer, string|int[] text,
   most = math.min(most, chunks or most)
   local first = begin_of(tokenizer)
   local sizes, like = model:cache_sizes()
-  local cache = Cache(sizes, like, n, false)
+  local cache = Cache(sizes, like, n, false, kind)
   local sum, squares, count = 0, 0, 0
   for i = 1, most do
     local own = table.move(ids, (i - 1) * n + 1, i * n, 1, {})
