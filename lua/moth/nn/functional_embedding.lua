@@ -106,10 +106,12 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     end
     local ends = ops.cat({ starts, ops.full({ 1 }, n + 1, on) })
     local like = { dtype = B.tensor_dtype(weight), device = B.tensor_device(weight) }
-    worth = worth and ops.reshape(worth, { -1 }) or ops.ones({ n }, like)
-    local total = ops.native_sparse_mm(ends, flat, worth, rows)
+    local same = not worth and ops.ones({ n }, like)
+    local total = ops.native_sparse_mm(ends, flat, same or ops.reshape(worth, { -1 }), rows)
+    if same then B.free(same) end -- not by the collector: each call would be of fresh memory
+    local counts = mode == "mean" and ops.to(ops.sub(ops.narrow(ends, 1, 2, B.numel(starts)), starts), like)
+    B.free(ends)
     if mode == "sum" then return total end
-    local counts = ops.to(ops.sub(ops.narrow(ends, 1, 2, B.numel(starts)), starts), like)
     return (ops.mul_(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2)))
   end)
 
