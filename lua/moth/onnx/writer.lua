@@ -115,62 +115,48 @@ function Writer:dim(name)
 end
 
 local calls = { add = "Add", sub = "Sub", mul = "Mul", mod = "Mod", min = "Min", max = "Max", abs = "Abs" }
+local floats = { div = "Div", pow = "Pow", sqrt = "Sqrt", floor = "Floor", ceil = "Ceil", log = "Log", exp = "Exp" }
 
--- A formula as a tensor of one element in a list: int64.
-function Writer:size(f)
+--- A formula as a tensor of one element in a list: int64, or another dtype.
+function Writer:size(f, dtype)
+  dtype = dtype or "int64"
+  local ints = dtype == "int64"
+  local function node(op, ...) return self:node(op, { ... }, 1, {}, "")[1] end
+  local function cast(v) return self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
   if type(f) == "number" then
-    if f % 1 ~= 0 then refuse("a size that is computed of %s, which is no integer", tostring(f)) end
-    return self:constant({ f }, "int64").name
-  end
-  if f.op == "floor" and f.a.op == "div" and not sizes.may_be_negative(f.a) then -- ONNX's is cut towards 0
-    return self:node("Div", { self:size(f.a.a), self:size(f.a.b) }, 1, {}, "")[1]
-  end
-  if f.op == "floor" or f.op == "ceil" then
-    local v = self:node(f.op == "floor" and "Floor" or "Ceil", { self:formula(f.a, "float64").name }, 1, {}, "")
-    v = self:node("Cast", v, 1, { to = messages.code "int64" }, "")
-    return self:node("Reshape", { v[1], self:constant({ 1 }, "int64").name }, 1, {}, "")[1]
+    if ints and f % 1 ~= 0 then refuse("a size that is computed of %s, which is no integer", tostring(f)) end
+    return self:constant({ f }, dtype).name
   end
   if f.op then
-    if not calls[f.op] then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
-    local inputs = { self:size(f.a) }
-    if f.b then inputs[2] = self:size(f.b) end
-    return self:node(calls[f.op], inputs, 1, {}, "")[1]
+    if ints and f.op == "floor" and f.a.op == "div" and not sizes.may_be_negative(f.a) then -- ONNX's is cut towards 0
+      return node("Div", self:size(f.a.a), self:size(f.a.b))
+    elseif ints and (f.op == "floor" or f.op == "ceil") then
+      return cast(self:size(f, "float64"))
+    end
+    local op = calls[f.op] or not ints and floats[f.op]
+    if not op then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
+    if ints or op ~= "Mod" then return node(op, self:size(f.a, dtype), f.b and self:size(f.b, dtype)) end
   end
+  if not ints then return cast(self:size(f)) end
   local sum
   local function number(v) return self:constant({ v }, "int64").name end
   for _, term in ipairs(f.terms) do
     local product
     for i = 2, #term do
       local factor = type(term[i]) == "table" and self:size(term[i]) or self:dim(term[i])
-      product = product and self:node("Mul", { product, factor }, 1, {}, "")[1] or factor
+      product = product and node("Mul", product, factor) or factor
     end
-    if term[1] ~= 1 then product = self:node("Mul", { product, number(term[1]) }, 1, {}, "")[1] end
-    sum = sum and self:node("Add", { sum, product }, 1, {}, "")[1] or product
+    if term[1] ~= 1 then product = node("Mul", product, number(term[1])) end
+    sum = sum and node("Add", sum, product) or product
   end
-  if (f.add or 0) ~= 0 then sum = self:node("Add", { sum, number(f.add) }, 1, {}, "")[1] end
-  if f.div and sizes.may_be_negative(f) then
-    local rest = self:node("Mod", { sum, number(f.div) }, 1, {}, "")[1]
-    sum = self:node("Sub", { sum, rest }, 1, {}, "")[1]
-  end
-  if f.div then sum = self:node("Div", { sum, number(f.div) }, 1, {}, "")[1] end
-  return sum
+  if (f.add or 0) ~= 0 then sum = node("Add", sum, number(f.add)) end
+  if f.div and sizes.may_be_negative(f) then sum = node("Sub", sum, node("Mod", sum, number(f.div))) end
+  return f.div and node("Div", sum, number(f.div)) or sum
 end
 
 --- The value of a formula as a tensor without dimensions.
 function Writer:formula(f, dtype)
-  if f.op and dtype ~= "int64" then
-    local floats = { div = "Div", pow = "Pow", sqrt = "Sqrt", floor = "Floor", ceil = "Ceil", log = "Log",
-      exp = "Exp" }
-    local op = calls[f.op] or floats[f.op]
-    local function operand(v) return type(v) == "number" and self:constant(v, dtype) or self:formula(v, dtype) end
-    if op ~= "Mod" then
-      local inputs = { operand(f.a).name }
-      if f.b then inputs[2] = operand(f.b).name end
-      return rules.value(self:node(op, inputs, 1, {}, "")[1], dtype, {})
-    end
-  end
-  local v = self:node("Squeeze", { self:size(f), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
-  if dtype ~= "int64" then v = self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
+  local v = self:node("Squeeze", { self:size(f, dtype), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
   return rules.value(v, dtype, {})
 end
 
