@@ -35,3 +35,31 @@ def end(figures):
         print("  differs:", str(what)[:300])
     print(figures if not wrong else f"{len(wrong)} differ; {figures}")
     sys.exit(len(wrong) > 0)
+
+
+def exported(opset):
+    """Runs of the models and modules that spec/parity/onnx_files.lua exports: (name, path, inputs, results)."""
+    import numpy as np
+
+    done = subprocess.run([os.environ["MOTH_PROGRAM"], os.path.join(HERE, "../onnx_files.lua"), folder, str(opset)])
+    if done.returncode != 0:
+        sys.exit(f"onnx_files.lua ended with {done.returncode}")
+    for line in open(f"{folder}/list.txt"):
+        name, run, *counts = line.split()
+        if run == "0":
+            expect(False, f"{name}: not exported: {' '.join(counts)}")
+            continue
+        n, m = map(int, counts)
+        stem = f"{folder}/{name}.{run}"
+        yield (name, f"{folder}/{name}.onnx", [np.load(f"{stem}.in{i + 1}.npy") for i in range(n)],
+               [np.load(f"{stem}.out{i + 1}.npy") for i in range(m)])
+
+
+def off(got, want):
+    """The largest error, of sizes from 0.01 on; infinity where shapes differ."""
+    import numpy as np
+
+    got = np.asarray(got)
+    if got.shape != want.shape:
+        return float("inf")
+    return float((np.abs(got.astype("f8") - want) / (1e-2 + np.abs(want))).max(initial=0))
