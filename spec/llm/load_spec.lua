@@ -146,8 +146,9 @@ describe("language models", function()
       f:close()
     end
     assert.error_matches(function() moth.models.load(path) end, "neither a .gguf file nor a folder with a config.json")
-    config { model_type = "mamba" }
-    assert.error_matches(function() moth.models.load(path) end, "type 'mamba' are not supported; there are gpt2, arcee")
+    config { model_type = "rwkv" }
+    assert.error_matches(function() moth.models.load(path) end,
+      "type 'rwkv' are not supported; there are gpt2, mamba, arcee")
     assert.error_matches(function() moth.models.save_gguf(moth.nn.Linear(1, 1), path) end, "expected a models.GPT")
     local small = moth.models.GPT { vocab_size = 40, n_layer = 1, n_head = 1, n_embd = 32, block_size = 8 }
     path = path .. "/x"
@@ -397,11 +398,13 @@ describe("GGUF files", function()
         moth.gguf.save(path, metadata, tensors)
         return moth.models.load(path)
       end
-      for key, v in pairs { ["attention.scale"] = 0.5, expert_count = 4, ["attention.causal"] = false,
+      for key, v in pairs { ["attention.scale"] = 0.5, expert_used_count = 4, ["attention.causal"] = false,
         residual_scale = 2.5, ["rope.dimension_sections"] = { 1, 2 } } do
         assert.error_matches(function() with(key, v) end, key:gsub("%.", "%%.") .. " = .* not supported")
       end
       assert.is_truthy(with("expert_count", 0))
+      assert.error_matches(function() with("expert_count", 4) end,
+        name == "gpt2" and "expert_count = 4 is not supported" or "has no llama.expert_used_count")
       if name == "gpt2" then
         assert.error_matches(function() with("attention.layer_norm_epsilon", 1e-6) end, "layer_norm_epsilon = .* not")
       else

@@ -64,7 +64,7 @@ static const struct {
     {"torch.complex", "a dtype that moth does not have"},
     {"torch.Q", "a quantized tensor; save x.dequantize()"},
     {"torch.uint", "a dtype that moth does not have"},
-    {"torch.float8", "a dtype that moth does not have"},
+    {"torch.float8", "a dtype that moth does not have; save x.to(torch.bfloat16)"},
     {"numpy.", "a NumPy value; save .item() of it, or a tensor"},
     {"__builtin__.set", "a set; save a list"},
     {"builtins.set", "a set; save a list"},

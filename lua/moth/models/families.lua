@@ -518,10 +518,6 @@ function M.read(config, sd, where, ignored, blocks)
     fail(where, "models of type '%s' are not of Llama's form; there are %s", tostring(kind), M.names)
   end
   if config.use_bidirectional_attention then fail(where, "use_bidirectional_attention is not supported") end
-  if config.quantization_config then
-    fail(where, "weights quantized by %s are not supported; take the plain ones, or a GGUF file",
-      tostring(config.quantization_config.quant_method))
-  end
   local given, aliases = config
   config, aliases = own_names(config, family)
   pretrained.refuse_unknown(given, where, {

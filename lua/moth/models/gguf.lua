@@ -18,7 +18,7 @@ local function llama_names(more)
     inside = { attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj",
       attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm",
       ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
-      attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm" },
+      attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm", ffn_gate_inp = "mlp.gate" },
     outside = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" },
   }
   for key, name in each(more or {}) do t.inside[key] = name end
@@ -27,6 +27,7 @@ end
 local llama = llama_names()
 local gemma2 = llama_names { post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm",
   post_ffw_norm = "post_feedforward_layernorm" }
+local gpt_oss = llama_names { post_attention_norm = "post_attention_layernorm" }
 local gpt2 = {
   layer = "h.%d.",
   inside = { attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
@@ -41,6 +42,22 @@ local function moths_name(names, name)
   end
   part, rest = name:match "^([%w_]+)%.(%w+)$"
   return part and names.outside[part] and names.outside[part] .. "." .. rest
+end
+
+-- Puts a tensor of a file under its name here: each of all experts', which lie in one, and what has no name there under
+-- its own.
+local function put_tensor(names, name, t, kind, own, types)
+  local layer, part, rest = name:match "^blk%.(%d+)%.ffn_(%l+)_exps%.(%w+)$"
+  if layer then
+    for e = 1, t:size(1) do
+      local short = ("model.layers.%d.mlp.experts.%d.%s_proj.%s"):format(tonumber(layer), e - 1, part, rest)
+      own[short], types[short] = t:select(1, e), kind
+    end
+    return
+  end
+  local sinks = name:match "^blk%.(%d+)%.attn_sinks%.weight$"
+  local short = sinks and ("model.layers.%d.self_attn.sinks"):format(tonumber(sinks)) or moths_name(names, name) or name
+  own[short], types[short] = t, kind
 end
 
 local function inverse(t)
@@ -188,6 +205,8 @@ local function apart(file, c)
   end
 end
 
+local mixtures = { llama = true, qwen3moe = true, ["gpt-oss"] = true }
+
 local function as_llama(file, of, where, path)
   local heads, width = of "attention.head_count", of "embedding_length"
   local factors, kind = file.tensors["rope_freqs.weight"], file.metadata["general.architecture"]
@@ -225,6 +244,17 @@ local function as_llama(file, of, where, path)
     if kind == "gemma3" then c.local_rope_theta = of("rope.freq_base_swa", 10000) end
   end
   if kind == "phi3" then apart(file, c) end
+  if mixtures[kind] and of("expert_count", 0) > 0 then
+    c.num_experts, c.num_experts_per_tok, c.norm_topk_prob = of "expert_count", of "expert_used_count", true
+    c.moe_intermediate_size = of("expert_feed_forward_length", false) or c.intermediate_size
+  end
+  if kind == "gpt-oss" then
+    c.router, c.sinks, c.mlp_bias, c.swiglu_limit = "best", true, true, 7
+    if window then
+      c.layer_types = {}
+      for i = 1, layers do c.layer_types[i] = i % 2 == 0 and "full_attention" or "sliding_attention" end
+    end
+  end
   return moth.models.Llama(c)
 end
 
@@ -235,7 +265,8 @@ end
 
 local kinds = { llama = { llama, as_llama }, qwen2 = { llama, as_llama }, qwen3 = { llama, as_llama },
   phi3 = { llama, as_llama }, gemma = { llama, as_llama }, gemma2 = { gemma2, as_llama },
-  gemma3 = { gemma2, as_llama }, gpt2 = { gpt2, as_gpt2 } }
+  gemma3 = { gemma2, as_llama }, qwen3moe = { llama, as_llama }, ["gpt-oss"] = { gpt_oss, as_llama },
+  gpt2 = { gpt2, as_gpt2 } }
 
 -- Merges of a SentencePiece vocabulary, which has scores: each way to make a piece of two, the best piece first.
 local function merges_of(tokens, scores)
@@ -358,7 +389,7 @@ function M.load(path, where, as_floats)
   local kind = file.metadata["general.architecture"]
   if not kinds[kind] then
     check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
-      .. "gemma, gemma2 and gemma3", where, path, tostring(kind))
+      .. "gemma, gemma2, gemma3, qwen3moe and gpt-oss", where, path, tostring(kind))
   end
   local names, make = kinds[kind][1], kinds[kind][2]
   local of, read = reader(file.metadata, path, where)
@@ -369,10 +400,8 @@ function M.load(path, where, as_floats)
   refuse_unread(file.metadata, of, read, path, where)
   local own, types = {}, {}
   for name, t in each(file.tensors) do
-    local short = moths_name(names, name) or name ~= "rope_freqs.weight" and name
-    if short then
-      own[short] = t
-      types[short] = blocks.is(t, file.types[name]) and file.types[name] or nil
+    if name ~= "rope_freqs.weight" then
+      put_tensor(names, name, t, blocks.is(t, file.types[name]) and file.types[name] or nil, own, types)
     end
   end
   pretrained.keep_blocks(model, own, types)

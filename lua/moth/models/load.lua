@@ -89,7 +89,7 @@ local function of_folder(folder, ignored)
   local class = kind == "gpt2" and "gpt" or families.known[kind or ""] and "llama"
     or encoders.known[kind or ""] and "bert" or (kind == "modernbert" or kind == "mamba") and kind
   if not class then
-    check.fail("[%s] %s: %s; there are gpt2, %s; encoders: %s", where, folder,
+    check.fail("[%s] %s: %s; there are gpt2, mamba, %s; encoders: %s", where, folder,
       kind == nil and "its config.json has no model_type"
       or ("models of type '%s' are not supported"):format(tostring(kind)), families.names, encoders.names)
   end
