@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 enum { MOST = 64 };
@@ -77,15 +78,15 @@ bool moth_name_is_loopback(const char *host) {
 }
 
 MothStatus moth_data_address(MothStore *store, char *text, size_t n) {
-  const char *wanted = getenv("MOTH_SOCKET_IFNAME"), *gloo = getenv("GLOO_SOCKET_IFNAME");
+  const char *wanted = moth_env_text("MOTH_SOCKET_IFNAME"), *gloo = getenv("GLOO_SOCKET_IFNAME");
   const char *variable = "MOTH_SOCKET_IFNAME";
   char whole[256];
   moth_store_address(store, text, n);
-  if ((!wanted || !*wanted) && gloo && *gloo) {
+  if (!wanted && gloo && *gloo) {
     snprintf(whole, sizeof whole, "=%s", gloo);
     wanted = whole, variable = "GLOO_SOCKET_IFNAME";
   }
-  if (!wanted || !*wanted)
+  if (!wanted)
     return MOTH_OK;
   MothInterface found[MOST];
   size_t k = moth_interfaces(wanted, found, MOST), best = k;

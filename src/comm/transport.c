@@ -15,6 +15,7 @@
 #include "comm/tcp_steps.h"
 #include "comm/transport_shim.h"
 #include "comm/wire.h"
+#include "core/environment.h"
 #include "core/error.h"
 
 enum { HEADS, DATA }; /* slots */
@@ -51,8 +52,7 @@ static void open_gloo(void) {
   gloo = open_library("gloo", NULL, RTLD_LOCAL);
 }
 static void open_mpi(void) {
-  const char *own = getenv("MOTH_MPI_LIBRARY");
-  mpi = open_library("mpi", own && *own ? own : NULL, RTLD_GLOBAL);
+  mpi = open_library("mpi", moth_env_text("MOTH_MPI_LIBRARY"), RTLD_GLOBAL);
 }
 
 static const MothTransportApi *api_of(const char *name) {
