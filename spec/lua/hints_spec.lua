@@ -109,3 +109,18 @@ describe("a method called with a dot", function()
     assert.error_matches(function() m:sreset_three() end, "Linear has no method 'sreset_three'")
   end)
 end)
+
+describe("a variable that is nowhere", function()
+  it("is an error with the name that was meant, of locals, upvalues and globals", function()
+    for code, meant in each {
+      ["local learning_rate = 1 print(lerning_rate * 2)"] = "learning_rate",
+      ["local layers = {} local function f() return layrs[1], layers end f()"] = "layers",
+      ["moht.ones(3)"] = "moth",
+      ["prnt 'x'"] = "print",
+      ["local function f(weight) return 'a' .. wieght end f(1)"] = "weight",
+    } do
+      assert.matches("a nil value%); did you mean '" .. meant .. "'%?", (child(code)))
+    end
+    assert.not_matches("did you mean", (child "zzqqxx()"))
+  end)
+end)

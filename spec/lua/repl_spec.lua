@@ -321,4 +321,27 @@ describe("the prompt #quick #M508", function()
     assert.has_error(function() picture.curve({ 1, 2 }, { 1 }) end)
     assert.has_error(function() picture.curve({ "a" }) end)
   end)
+
+  it("has the commands of other prompts: !, %run with arguments, %timeit, %history, %reload", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    os.execute("mkdir " .. dir)
+    finally(function() os.execute("rm -r " .. dir) end)
+    local function write(name, text)
+      local f = assert(io.open(dir .. "/" .. name, "w"))
+      f:write(text)
+      f:close()
+    end
+    write("own.lua", "return { v = 1, old = true }")
+    write("script.lua", "print(arg[1], arg[2], ..., arg[0]:match '[^/]*$')")
+    local out, errors = session { "!echo from the shell", "%run " .. dir .. "/script.lua a b", "arg and arg[1]",
+      ("package.path = %q .. package.path"):format(dir .. "/?.lua;"), 'local m = require "own"', "m.v",
+      ("!echo 'return { v = 2 }' > %s/own.lua"):format(dir), "%reload own", "m.v, m.old", "%timeit 1", "%history 2",
+      "!exit 3", "%reload nothing", "%run " .. dir .. "/none.lua a" }
+    assert.matches("^from the shell\na\tb\ta\tscript.lua\n\"%-i\"\n1\n2\nnil\n", out)
+    assert.matches(" a run ", out)
+    assert.matches("\n  10  %%timeit 1\n  11  %%history 2\n$", out)
+    assert.equal(("! ended with status 3\n%%reload: 'nothing' was not loaded\n%%run: %s/none.lua: No such file or "
+      .. "directory\n"):format(dir), errors)
+  end)
 end)

@@ -79,7 +79,7 @@ local function compile(session, code)
   local chunks, rest = {}, code
   while true do
     local line, after = rest:match "^%s*([^\n]*)\n?(.*)$"
-    local command = line:find "^[%%?]" and require("moth.repl.commands").find(line)
+    local command = line:find "^[%%?!]" and require("moth.repl.commands").find(line)
     if not command then break end
     chunks[#chunks + 1] = function() return command(session) end
     rest = after
@@ -116,6 +116,7 @@ end
 local function run(kernel, code, silent)
   local session = kernel.session
   session.text = code
+  if not silent then session.history[#session.history + 1] = code end
   local chunks, message = compile(session, code)
   if not chunks then return false, message == "more" and "the cell ends within what it begins" or message end
   for i, chunk in ipairs(chunks) do
@@ -199,7 +200,12 @@ function handlers.is_complete_request(_, request)
   return "is_complete_reply", { status = status, indent = status == "incomplete" and "  " or nil }
 end
 
-function handlers.history_request() return "history_reply", { history = wire.EMPTY } end
+function handlers.history_request(kernel, request)
+  local list, all = {}, kernel.session.history
+  local n = request.content.hist_access_type == "tail" and tonumber(request.content.n) or #all
+  for i = math.max(1, #all - n + 1), #all do list[#list + 1] = { 0, i, all[i] } end
+  return "history_reply", { history = #list > 0 and list or wire.EMPTY }
+end
 function handlers.comm_info_request() return "comm_info_reply", { comms = {} } end
 function handlers.interrupt_request() return "interrupt_reply", {} end
 function handlers.shutdown_request(kernel, request)

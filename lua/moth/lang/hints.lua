@@ -102,12 +102,37 @@ local function meant(key)
   end
 end
 
+-- "; did you mean 'x'?" for a name that is nowhere: of the variables that the innermost Lua frame sees, and globals.
+local function meant_name(name)
+  local names = {}
+  for key in each(_G) do names[#names + 1] = key end
+  for level = 3, 10 do
+    local info = debug.getinfo(level, "fl")
+    if not info then break end
+    if info.currentline > 0 then
+      for _, variables in ipairs { { debug.getlocal, level }, { debug.getupvalue, info.func } } do
+        local get, of = unpack(variables)
+        for i = 1, 250 do
+          local variable, value = get(of, i)
+          if not variable then break end
+          if value ~= nil and variable:find "^[%a_]" then names[#names + 1] = variable end
+        end
+      end
+      break
+    end
+  end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  return require("moth.utils.check").suggest(name, names)
+end
+
 --- What to put behind the message of an error, "\nHINT: …" or "; did you mean …", or "". A message handler calls it, so
 -- that the frames are there.
 function M.of(message)
   if message:find "attempt to compare.*userdata" then
     return "\nHINT: a tensor is compared by methods: x:lt(0), x:le, x:gt, x:ge, x:eq, x:ne; they give a bool tensor"
   end
+  local global = message:match "global '([%w_]+)' %(a nil value%)$"
+  if global then return meant_name(global) end
   if not (message:find "local 'self' %(a %w+ value%)" or message:find "attempt to call method .* %(a nil value%)"
     or message:find "a tensor has no method or field") then return "" end
   local key = message:match "attempt to call method '([%w_]+)' %(a nil value%)$"

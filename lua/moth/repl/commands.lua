@@ -42,6 +42,32 @@ commands.t = { "%t expr", timing, function(session, code)
     duration(times[11])))
 end }
 
+commands.timeit = { "%timeit expr", "the same", commands.t[3] }
+
+commands.history = { "%history [N]", "the last N (20) inputs of this session", function(session, n)
+  local list = session.history or {}
+  if n ~= "" and not tonumber(n) then error("usage: %history [N]", 0) end
+  for i = math.max(1, #list - (tonumber(n) or 20) + 1), #list do
+    session.out:write(("%4d  %s\n"):format(i, (list[i]:gsub("\n", "\n      "))))
+  end
+end }
+
+commands.reload = { "%reload name", "load a module again: its table gets the new fields, so that who has it sees them",
+  function(_, name)
+    local old = package.loaded[name]
+    if old == nil then error("%reload: '" .. name .. "' was not loaded", 0) end
+    package.loaded[name] = nil
+    local ok, new = pcall(require, name)
+    if not ok then
+      package.loaded[name] = old
+      error(new, 0)
+    end
+    if type(old) ~= "table" or type(new) ~= "table" then return end
+    for key in each(old) do if rawget(new, key) == nil then old[key] = nil end end
+    for key, value in each(new) do old[key] = value end
+    package.loaded[name] = old
+  end }
+
 commands.prof = { "%prof expr", "profile an expression: the table of its ops; the page is in moth-profile.html",
   function(session, code)
     local prof = require("moth.profiler").profile({ with_modules = true }, compile(session, code, "%prof"))
@@ -63,9 +89,15 @@ commands.reset = { "%reset", "forget the variables of this session, globals too"
   session.locals:set("moth", require "moth")
 end }
 
-commands.run = { "%run file", "run a script in this session", function(session, file)
+commands.run = { "%run file [args]", "run a script in this session, with arg as its arguments", function(session, words)
+  local list = {}
+  for word in words:gmatch "%S+" do list[#list + 1] = word end
+  local file = words
+  local f = io.open((file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")))
+  if f then list = { file } else file = list[1] end -- a name with spaces
   file = file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")
-  local f, message = io.open(file)
+  local message
+  if not f then f, message = io.open(file) end
   if not f then error("%run: " .. message, 0) end
   local text = f:read("*a")
   f:close()
@@ -75,7 +107,11 @@ commands.run = { "%run file", "run a script in this session", function(session, 
   chunk, message = source.statements(rewritten, "@" .. file)
   if not chunk then error("%run: " .. message, 0) end
   session.locals:declare(names)
-  setfenv(chunk, session.locals.env)()
+  local before = rawget(_G, "arg")
+  _G.arg = { [0] = file, unpack(list, 2) }
+  local ok, why = pcall(setfenv(chunk, session.locals.env), unpack(list, 2))
+  _G.arg = before
+  if not ok then error(why, 0) end
 end }
 
 local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), (H, W, 1 or 3), values 0 to 1 or 0 to 255; a sample, \z
@@ -98,7 +134,8 @@ commands.plot = { "%plot expr", "a curve of a table or 1-D tensor; %plot x, y fo
 end }
 
 commands.help = { "%help", "this list", function(session)
-  session.out:write("  ?name            doc, signature and place of an op, function, class, module or value\n",
+  session.out:write("  !command         run a command of the shell\n",
+    "  ?name            doc, signature and place of an op, function, class, module or value\n",
     "  ??word           ops, functions, classes and modules that have the word in name or doc\n")
   local list = {}
   for _, c in each(commands) do list[#list + 1] = ("  %-16s %s\n"):format(c[1], c[2]) end
@@ -131,13 +168,21 @@ function M.find(line)
       session.out:write(require("moth.repl.index").search(word, columns), "\n")
     end
   end
+  local shell = line:match "^%s*!%s*(.+)$"
+  if shell then
+    return function(session)
+      session.out:flush()
+      local status = os.execute(shell)
+      if status ~= 0 then error(("! ended with status %d"):format(status / 256), 0) end
+    end
+  end
   local path = line:match("^%s*%?%s*(.-)%s*$") or line:match("^%s*([%a_][%w_%.:%[%]'\"]*)%s*%?%s*$")
   if path and path ~= "" then return function(session) return explain(session, path) end end
   local name, rest = line:match("^%s*%%(%a+)%s*(.-)%s*$")
   if not name then return nil end
   return function(session)
     local command = commands[name] or error("there is no command %" .. name .. "; %help lists them", 0)
-    if rest == "" and command[1]:find(" %a") then error("usage: " .. command[1] .. ": " .. command[2], 0) end
+    if rest == "" and command[1]:find(" %l") then error("usage: " .. command[1] .. ": " .. command[2], 0) end
     return command[3](session, rest)
   end
 end

@@ -54,7 +54,8 @@ end
 --- A session: host, environment with its locals, output file.
 function M.session(host, out)
   host = host or plain
-  return { host = host, locals = locals.new(), out = out or io.stdout, colour = terminal.colour(out or io.stdout) }
+  return { host = host, locals = locals.new(), out = out or io.stdout, history = {},
+    colour = terminal.colour(out or io.stdout) }
 end
 
 -- A message with its traceback, without the frames of the prompt itself and frames without information.
@@ -106,6 +107,7 @@ end
 
 -- Adds input to the history as one line, or as several if joining them would change its meaning.
 local function remember(session, text)
+  session.history[#session.history + 1] = text
   local add = session.host.add_history
   if not add then return end
   local one = locals.one_line(text)

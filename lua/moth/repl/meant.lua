@@ -12,7 +12,8 @@ end
 
 --- "; did you mean 'forward'?" for the error of a typed text, or "".
 return function(session, text, message)
-  local kind, name = tostring(message):match("^[^\n]*attempt to call (%a+) '([%w_]+)' %(a nil value%)")
+  if message:find "^[^\n]*did you mean" then return "" end
+  local kind, name = message:match("^[^\n]*attempt to [%a ]+ (%a+) '([%w_]+)' %(a nil value%)")
   if kind == "global" then
     local names = sorted(complete.fields(session.locals.globals))
     for _, n in ipairs(session.locals:names()) do names[#names + 1] = n end
