@@ -18,7 +18,9 @@
 #include "unpack/attention.h"
 
 /* SCORE_ROW: stride of rows of scores, not a power of two, for the cache's sets */
-enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8, FEW = 16 };
+enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8 };
+/* The most rows of queries that read keys in place; keys that are made the computed dtype for them at a time. */
+enum { FEW = 16, WIDENED = 64 };
 
 /* Tensors that a call owns until its end. */
 enum { Q, K, V, O, GRAD, DQ, DK, DV, MASK, LSE, GRAD_LSE, OWNED };
@@ -26,9 +28,11 @@ enum { Q, K, V, O, GRAD, DQ, DK, DV, MASK, LSE, GRAD_LSE, OWNED };
 typedef struct Attention {
   MothAttention m;
   const MothAttentionRows *rows;
-  const MothKernels *kernels; /* of dtype: for dropout's random numbers */
+  const MothKernels *kernels; /* of dtype: for dropout's random numbers, and to make keys of it */
   MothDType dtype;            /* that is computed in */
   int64_t size;
+  bool few;                     /* queries: see is_few */
+  MothDType stored;             /* of keys and values: dtype, but for few queries their own */
   MothTensor *owned[OWNED];     /* NULL: none */
   int64_t query_blocks, chunks; /* backward: chunks of a head's keys, each with a partial dq */
   char *partial;
@@ -73,8 +77,28 @@ static MothStatus heads_of(Attention *a, MothHeads *h, int role, MothTensor *t) 
   return MOTH_OK;
 }
 
+static char *place(const MothHeads *h, int64_t b, int64_t head, int64_t row, int64_t size) {
+  return (char *)h->data + (b * h->batch + head * h->head + row * h->row) * size;
+}
 static char *rows_of(const Attention *a, const MothHeads *h, int64_t b, int64_t head, int64_t row) {
-  return (char *)h->data + (b * h->batch + head * h->head + row * h->row) * a->size;
+  return place(h, b, head, row, a->size);
+}
+
+static bool has_whole_rows(const MothTensor *t) {
+  return (t->stride[3] == 1 || t->shape[3] <= 1) &&
+         (t->stride[2] == t->shape[3] || t->shape[2] <= 1);
+}
+/* Whether queries are so few that a task has all of a head of keys, which it reads where they lie: as while text is made,
+ * by a token at a time. Tiles would be packed for one row, and a cache of float16 copied whole. */
+static bool is_few(const MothTensor *q, const MothTensor *k, const MothTensor *v) {
+  return q->shape[2] * (q->shape[1] / moth_max64(k->shape[1], 1)) <= FEW && has_whole_rows(k) &&
+         has_whole_rows(v);
+}
+/* Keys or values as they are. */
+static void take(Attention *a, MothHeads *h, int role, MothTensor *t) {
+  moth_tensor_retain(t);
+  a->owned[role] = t;
+  *h = (MothHeads){t->data, t->stride[0], t->stride[1], t->shape[3]};
 }
 
 static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor *v,
@@ -91,8 +115,14 @@ static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor
   m->scale = scale;
   a->query_blocks = (m->L + QUERIES - 1) / QUERIES;
   MOTH_TRY(heads_of(a, &m->q, Q, q));
-  MOTH_TRY(heads_of(a, &m->k, K, k));
-  MOTH_TRY(heads_of(a, &m->v, V, v));
+  a->stored = a->few ? (MothDType)k->dtype : a->dtype;
+  if (a->few) {
+    take(a, &m->k, K, k);
+    take(a, &m->v, V, v);
+  } else {
+    MOTH_TRY(heads_of(a, &m->k, K, k));
+    MOTH_TRY(heads_of(a, &m->v, V, v));
+  }
   if (!mask)
     return MOTH_OK;
   bool truth = mask->dtype == MOTH_BOOL;
@@ -214,16 +244,23 @@ static void forward_block(const Attention *a, const Workspace *work, int64_t bh,
       ((float *)lse)[r] = __builtin_inff();
 }
 
-/* Whether queries are so few that a task has all of a head of keys, which it reads where they lie: as while text is made,
- * by a token at a time. Tiles would be packed for one row. */
-static bool is_few(const Attention *a) {
-  const MothAttention *m = &a->m;
-  return m->L * (m->H / m->K) <= FEW && m->p == 0 && !m->mask_bool && !m->mask_add &&
-         m->k.row == m->E && m->v.row == m->V;
+/* `n` rows of one head of keys or values, from row `from` on: in place, or made the computed dtype in `to`. */
+static const void *few_rows(const Attention *a, const MothHeads *h, int64_t b, int64_t head,
+                            int64_t from, int64_t n, char *to) {
+  int64_t stored = moth_dtype_size(a->stored);
+  char *in = place(h, b, head, from, stored);
+  if (a->stored == a->dtype)
+    return in;
+  const int64_t strides[2] = {a->size, stored};
+  char *p[2] = {to, in};
+  a->kernels->copy_from[a->stored](p, strides, n * h->row, NULL);
+  return to;
 }
 
 static void few_task(const Attention *a, char *score, int64_t b, int64_t hk) {
   const MothAttention *m = &a->m;
+  char *k_rows = score + FEW * KEYS * a->size, *v_rows = k_rows + WIDENED * m->E * a->size;
+  const int64_t most = a->stored == a->dtype ? KEYS : WIDENED;
   int64_t group = m->H / m->K, visible[FEW];
   const void *q[FEW], *k, *v;
   void *out[FEW], *lse[FEW];
@@ -250,10 +287,10 @@ static void few_task(const Attention *a, char *score, int64_t b, int64_t hk) {
   }
   int64_t end = visible_keys(a, m->L - 1), from = 0;
   do { /* once where there are no keys */
-    c.cols = moth_min64(KEYS, end - from);
+    c.cols = moth_min64(most, end - from);
     c.first = !from;
-    k = rows_of(a, &m->k, b, hk, from);
-    v = rows_of(a, &m->v, b, hk, from);
+    k = few_rows(a, &m->k, b, hk, from, c.cols, k_rows);
+    v = few_rows(a, &m->v, b, hk, from, c.cols, v_rows);
     for (int64_t r = 0; r < c.rows; r++)
       visible[r] = m->causal ? r % m->L + 1 - from : c.cols;
     a->rows->few(&c);
@@ -264,7 +301,8 @@ static void few_task(const Attention *a, char *score, int64_t b, int64_t hk) {
 
 static void few_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
-  size_t bytes = (size_t)(FEW * KEYS * a->size);
+  int64_t widened = a->stored == a->dtype ? 0 : WIDENED * (a->m.E + a->m.V);
+  size_t bytes = (size_t)((FEW * KEYS + widened) * a->size);
   char *score = moth_alloc(bytes);
   if (!score) {
     __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
@@ -313,12 +351,12 @@ MothStatus moth_cpu_attention_forward(MothCall *c) {
   if (!lse->numel)
     return MOTH_OK;
   MothStatus status = MOTH_OK;
+  a.few = dropout_p == 0 && !attn_mask && is_few(query, key, value);
   MOTH_GO(prepare(&a, query, key, value, attn_mask, dropout_p, is_causal, scale));
   MOTH_GO(result_of(&a, &a.m.o, O, out));
   a.m.lse = lse->data;
-  bool few = is_few(&a);
-  int64_t tasks = few ? a.m.B * a.m.K : a.m.B * a.m.H * a.query_blocks;
-  moth_parallel_for(tasks, flops_grain(&a, 2, tasks), few ? few_range : forward_range, &a);
+  int64_t tasks = a.few ? a.m.B * a.m.K : a.m.B * a.m.H * a.query_blocks;
+  moth_parallel_for(tasks, flops_grain(&a, 2, tasks), a.few ? few_range : forward_range, &a);
   if (a.failed)
     MOTH_GO(moth_no_memory(0));
   copy_out(&a, O, out);

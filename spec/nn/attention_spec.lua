@@ -54,7 +54,7 @@ describe("attention", function()
   end)
 
   it("of few queries reads keys where they lie, with the values of tiles", function()
-    for _, dtype in ipairs { moth.float32, moth.float64, moth.bfloat16 } do
+    for _, dtype in ipairs { moth.float32, moth.float64, moth.bfloat16, moth.float16 } do
       for _, s in ipairs { { 1, 1, 4, 4 }, { 1, 300, 4, 1 }, { 3, 256, 4, 2 }, { 16, 257, 1, 1 }, { 4, 700, 8, 2 } } do
         local L, S, H, K = unpack(s)
         local q = moth.randn(2, H, L, 24):to(dtype)
