@@ -51,12 +51,22 @@ def openai():
     parts = [p.choices[0].delta.content or "" for p in
              client.chat.completions.create(model="echo", messages=said, stream=True)]
     assert "".join(parts) == "good morning" and len(parts) >= 2, parts
+    r = client.responses.create(model="echo", input="good morning", instructions="be")
+    assert r.output_text == "good morning" and r.status == "completed" and r.usage.output_tokens == 2, r
+    events = list(client.responses.create(model="echo", input="good morning", stream=True))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == "good morning", events
+    assert events[-1].type == "response.completed" and events[-1].response.output_text == "good morning", events
+    try:
+        client.embeddings.create(model="echo", input="a")
+        raise SystemExit("an engine without vectors gave one")
+    except o.BadRequestError:
+        pass
     stream = client.completions.create(model="echo", prompt="word " * 50000, stream=True)
     for _, piece in zip(range(3), stream):
         assert piece.choices[0].text == "word ", piece
     stream.close()
     for wrong, kind in ((dict(model="none", prompt="a"), o.NotFoundError),
-                        (dict(model="echo", prompt="a", presence_penalty=1), o.BadRequestError)):
+                        (dict(model="echo", prompt="a", suffix="b"), o.BadRequestError)):
         try:
             client.completions.create(**wrong)
             raise SystemExit(f"{wrong} was accepted")
