@@ -431,6 +431,9 @@ parity: all
 	@python3 spec/parity/events.py $(B)/parity_events
 	@if python3 -c "import torchmetrics" 2>/dev/null; then python3 spec/parity/metrics.py $(B)/parity_metrics.json && \
 	  $(HERE) spec/parity/metrics.lua $(B)/parity_metrics.json; else echo "skip metrics: python3 has no torchmetrics"; fi
+	@d=$(B)/parity_lora; rm -rf $$d; mkdir -p $$d; if python3 -c "import peft" 2>/dev/null; then \
+	  python3 spec/parity/lora.py make $$d && $(HERE) spec/parity/lora.lua $$d && python3 spec/parity/lora.py check $$d; \
+	  else echo "skip lora: python3 has no peft"; fi
 	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
 	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
