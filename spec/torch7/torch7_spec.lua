@@ -121,6 +121,30 @@ describe("networks of Torch7", function()
     close(x * x - x, run("nn.CSubTable", {}, { x * x, x }))
   end)
 
+  it("are graphs of nngraph", function()
+    local fc = nn.Linear(6, 6)
+    local function data(inputs, fields)
+      fields.mapindex = {}
+      for i, from in ipairs(inputs) do fields.mapindex[i], fields.mapindex[from] = from, i end
+      return fields
+    end
+    local innode = { mapindex = {} }
+    local split = data({ innode }, { nSplitOutputs = 2 })
+    local a, b = data({ split }, { selectindex = 1 }), data({ split }, { selectindex = 2 })
+    local layer = object("nn.Linear", { weight = fc.weight:detach(), bias = fc.bias:detach() })
+    local linear = data({ b }, { module = layer })
+    local sum = data({ a, linear }, { module = object "nn.CSubTable" })
+    local nodes = {}
+    for i, d in ipairs { innode, split, a, b, linear, sum, data({ sum }, {}) } do
+      nodes[i] = object("nngraph.Node", { data = d, id = i })
+    end
+    for _, form in pairs(forms) do
+      close(x - fc(x * 2), loaded(object("nn.gModule", { nInputs = 2, forwardnodes = nodes }), form) { x, x * 2 })
+    end
+    local two = { nodes[1], object("nngraph.Node", { data = data({ a, b }, {}) }) }
+    assert.error_matches(function() loaded(object("nn.gModule", { forwardnodes = two })) end, "does not run before it")
+  end)
+
   it("change shapes as View and Reshape do, with a batch and without", function()
     local function long(list) return writer.storage("Long", moth.tensor(list, { dtype = moth.int64 })) end
     local function shape(name, fields, input) return run(name, fields, input).shape end

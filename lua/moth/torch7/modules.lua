@@ -67,6 +67,7 @@ end
 local function dim_of(x, dim, n) return dim > 0 and n and n > 0 and x:dim() == n + 1 and dim + 1 or dim end
 
 makers.Sequential = function(o, sub) return nn.Sequential(sub(o.modules)) end
+makers.gModule = function(o, sub) return require "moth.torch7.graph"(o, sub) end
 container("ConcatTable", function(list, x)
   local out = {}
   for i, m in ipairs(list) do out[i] = m(x) end
