@@ -33,7 +33,8 @@ static void check(MothPickleValue v, const MothPickle *p, const uint8_t *bytes, 
   case MOTH_PICKLE_TUPLE:
   case MOTH_PICKLE_LIST:
   case MOTH_PICKLE_DICT:
-  case MOTH_PICKLE_ORDERED: {
+  case MOTH_PICKLE_ORDERED:
+  case MOTH_PICKLE_RECORD: {
     uint32_t count = 0;
     if (v.n >= p->container_count || p->containers[v.n].kind != v.kind ||
         depth >= MOTH_PICKLE_MAX_DEPTH)
@@ -43,7 +44,7 @@ static void check(MothPickleValue v, const MothPickle *p, const uint8_t *bytes, 
         abort();
       check(p->cells[i].value, p, bytes, n, depth + 1);
     }
-    if ((v.kind == MOTH_PICKLE_DICT || v.kind == MOTH_PICKLE_ORDERED) && count % 2)
+    if (v.kind >= MOTH_PICKLE_DICT && count % 2)
       abort();
     return;
   }
@@ -72,17 +73,23 @@ static void check_tensors(const MothPickle *p) {
       abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
+static void parse(MothStatus (*reader)(const uint8_t *, size_t, MothPickle **),
+                  const uint8_t *bytes, size_t n) {
   MothPickle *p;
-  if (moth_pickle_parse(bytes, n, &p) != MOTH_OK) {
+  if (reader(bytes, n, &p) != MOTH_OK) {
     if (p || !*moth_last_error())
       abort();
-    return 0;
+    return;
   }
   budget = 100000;
   check(p->root, p, bytes, n, 0);
   check_tensors(p);
   moth_pickle_free(p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
+  parse(moth_pickle_parse, bytes, n);
+  parse(moth_pickle_parse_records, bytes, n);
   return 0;
 }

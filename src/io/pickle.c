@@ -11,7 +11,8 @@
 #include "io/json.h"
 #include "io/pickle_machine.h"
 
-#define BUDGET (24ll << 20)
+#define BUDGET        (24ll << 20)
+#define RECORD_BUDGET 40
 
 MothStatus moth_pickle_damaged(const MothPickleMachine *m, const char *what) {
   return moth_fail(MOTH_ERR_VALUE, "pickle: %s at byte %td (damaged?)", what, m->at - m->bytes);
@@ -112,9 +113,9 @@ static MothStatus append(MothPickleMachine *m, uint32_t container, uint32_t firs
     MothPickleValue value = m->stack[first + i];
     if (value.kind == MOTH_PICKLE_MARK)
       return moth_pickle_damaged(m, "a mark as a value");
-    if ((c->kind == MOTH_PICKLE_DICT || c->kind == MOTH_PICKLE_ORDERED) && c->count % 2 == 0 &&
-        value.kind != MOTH_PICKLE_STRING && value.kind != MOTH_PICKLE_INT &&
-        value.kind != MOTH_PICKLE_FLOAT && value.kind != MOTH_PICKLE_BOOL)
+    if (c->kind >= MOTH_PICKLE_DICT && c->count % 2 == 0 && value.kind != MOTH_PICKLE_STRING &&
+        value.kind != MOTH_PICKLE_INT && value.kind != MOTH_PICKLE_FLOAT &&
+        value.kind != MOTH_PICKLE_BOOL && value.kind != MOTH_PICKLE_RECORD)
       return moth_fail(MOTH_ERR_VALUE,
                        "pickle: a dictionary's key is neither a string nor a number, at byte %td",
                        m->at - m->bytes);
@@ -126,6 +127,20 @@ static MothStatus append(MothPickleMachine *m, uint32_t container, uint32_t firs
     c->last = p->cell_count++;
   }
   return MOTH_OK;
+}
+
+MothStatus moth_pickle_copy_cells(MothPickleMachine *m, uint32_t to, uint32_t from, bool numbered) {
+  const MothPickle *p = m->out;
+  uint32_t at = m->stack_count, n = 0;
+  for (uint32_t i = p->containers[from].first; i != MOTH_PICKLE_END; i = p->cells[i].next) {
+    n++;
+    if (numbered)
+      MOTH_TRY(moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_INT, .u.i = n}));
+    MOTH_TRY(moth_pickle_push(m, p->cells[i].value));
+  }
+  n = m->stack_count - at;
+  m->stack_count = at;
+  return append(m, to, at, n);
 }
 
 static MothStatus push_tuple(MothPickleMachine *m, MothPickleKind kind, uint32_t first,
@@ -405,6 +420,8 @@ static MothStatus step(MothPickleMachine *m, uint8_t op) {
     return moth_pickle_load_storage(m);
   case 'R':
     return moth_pickle_reduce(m);
+  case 0x81:
+    return moth_pickle_new_object(m);
   case 'b':
     return moth_pickle_build(m);
   case 0x95:
@@ -438,14 +455,15 @@ static MothStatus run(MothPickleMachine *m) {
   return MOTH_OK;
 }
 
-MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out) {
+static MothStatus parse(const uint8_t *bytes, size_t n, bool records, MothPickle **out) {
   MothStatus status;
   uint8_t *height = NULL;
   *out = NULL;
   if (n >= UINT32_MAX)
     return moth_fail(MOTH_ERR_VALUE, "pickle: %zu bytes are too large for one", n);
-  MothPickleMachine m = {.bytes = bytes, .at = bytes, .end = bytes + n};
-  m.budget = BUDGET + (int64_t)n;
+  MothPickleMachine m = {.bytes = bytes, .at = bytes, .end = bytes + n, .records = records};
+  /* An index names each chunk of each tensor, most of it by references of two bytes. */
+  m.budget = BUDGET + (records ? RECORD_BUDGET : 1) * (int64_t)n;
   m.out = calloc(1, sizeof *m.out);
   if (!m.out)
     return moth_fail(MOTH_ERR_MEMORY, "pickle: no memory");
@@ -463,6 +481,14 @@ done:
   else
     *out = m.out;
   return status;
+}
+
+MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out) {
+  return parse(bytes, n, false, out);
+}
+
+MothStatus moth_pickle_parse_records(const uint8_t *bytes, size_t n, MothPickle **out) {
+  return parse(bytes, n, true, out);
 }
 
 void moth_pickle_free(MothPickle *pickle) {

@@ -21,10 +21,11 @@ typedef enum MothPickleKind {
   MOTH_PICKLE_FLOAT,  /* u.d */
   MOTH_PICKLE_STRING, /* u.text, of n bytes: text or bytes */
   MOTH_PICKLE_DTYPE,  /* n */
-  MOTH_PICKLE_TUPLE,  /* n: containers[n], as of the next three */
+  MOTH_PICKLE_TUPLE,  /* n: containers[n], as of the next four */
   MOTH_PICKLE_LIST,
   MOTH_PICKLE_DICT,    /* its cells are key, value, key, value, … */
   MOTH_PICKLE_ORDERED, /* collections.OrderedDict: the same */
+  MOTH_PICKLE_RECORD,  /* an object of a known class: the same, keys are its fields, or 1, 2, … */
   MOTH_PICKLE_TENSOR,  /* n: tensors[n] */
   /* Used by the machine, not in a result: */
   MOTH_PICKLE_STORAGE,
@@ -83,6 +84,11 @@ typedef struct MothPickle {
  * 64 MB + 4 n. On success *out is to be freed by moth_pickle_free. Errors: MOTH_ERR_VALUE
  * (what, at which byte; *out is NULL), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out);
+
+/* The same for the index of a distributed checkpoint of PyTorch (.metadata): the names of its classes are
+ * known, too, whose objects become records, also as keys of dictionaries; tensors are not. Memory is at
+ * most 64 MB + 40 n. */
+MOTH_API MothStatus moth_pickle_parse_records(const uint8_t *bytes, size_t n, MothPickle **out);
 MOTH_API void moth_pickle_free(MothPickle *pickle); /* NULL is allowed */
 
 #endif

@@ -11,7 +11,7 @@ typedef struct Frame {
 } Frame;
 
 static bool is_container(MothPickleValue v) {
-  return v.kind >= MOTH_PICKLE_TUPLE && v.kind <= MOTH_PICKLE_ORDERED;
+  return v.kind >= MOTH_PICKLE_TUPLE && v.kind <= MOTH_PICKLE_RECORD;
 }
 
 /* Follows the tree from the root. height[i] is that of containers[i] once known, 0 before, and OPEN while it is

@@ -7,6 +7,7 @@
 typedef struct MothPickleMachine {
   const uint8_t *bytes, *at, *end;
   int64_t budget; /* bytes of arrays that may still be made */
+  bool records;   /* the names of a checkpoint's index are known, those of tensors are not */
   MothPickleValue *stack, *memo;
   uint32_t stack_count, memo_count, mark; /* mark: index above the last MARK; 0: there is none */
   uint32_t stack_room, memo_room, cell_room, container_room, storage_room, tensor_room, dim_room;
@@ -25,11 +26,15 @@ const MothPickleValue *moth_pickle_top(const MothPickleMachine *m);
 MothStatus moth_pickle_new_container(MothPickleMachine *m, MothPickleKind kind,
                                      MothPickleValue *out);
 
-/* Names and calls (pickle_torch.c): GLOBAL, BINPERSID, REDUCE, BUILD. */
+/* Copies the cells of a container, behind those of another of any kind. */
+MothStatus moth_pickle_copy_cells(MothPickleMachine *m, uint32_t to, uint32_t from, bool numbered);
+
+/* Names and calls (pickle_torch.c): GLOBAL, BINPERSID, REDUCE, NEWOBJ, BUILD. */
 MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_t module_n,
                                  const char *name, size_t name_n);
 MothStatus moth_pickle_load_storage(MothPickleMachine *m);
 MothStatus moth_pickle_reduce(MothPickleMachine *m);
+MothStatus moth_pickle_new_object(MothPickleMachine *m);
 MothStatus moth_pickle_build(MothPickleMachine *m);
 
 /* Checks of the whole result (pickle_check.c). height: workspace, a zero for each container. */

@@ -16,8 +16,27 @@ typedef enum Global {
   REBUILD_PARAMETER,
   SIZE,
   DEVICE,
+  /* Of the index of a distributed checkpoint: */
+  LAYOUT,
+  MEMORY_FORMAT,
+  OLD_MEMORY_FORMAT,
+  POSIX_PATH,
+  LOCAL_PATH,
+  WINDOWS_PATH,
+  METADATA, /* records from here on */
+  METADATA_INDEX,
+  TENSOR_METADATA,
+  BYTES_METADATA,
+  CHUNK_METADATA,
+  TENSOR_PROPERTIES,
+  OLD_TENSOR_PROPERTIES,
+  STORAGE_META,
+  STORAGE_INFO,
   NGLOBALS
 } Global;
+
+#define DCP   "torch.distributed.checkpoint."
+#define SHARD "torch.distributed._shard.sharded_tensor.metadata."
 
 static const char *const globals[NGLOBALS] = {
     [ORDERED_DICT] = "collections.OrderedDict",
@@ -28,6 +47,21 @@ static const char *const globals[NGLOBALS] = {
     [REBUILD_PARAMETER] = "torch._utils._rebuild_parameter",
     [SIZE] = "torch.Size",
     [DEVICE] = "torch.device",
+    [LAYOUT] = "torch.serialization._get_layout",
+    [MEMORY_FORMAT] = DCP "metadata._MEM_FORMAT_ENCODING",
+    [OLD_MEMORY_FORMAT] = SHARD "MEM_FORMAT_ENCODING", /* before PyTorch 2.3 */
+    [POSIX_PATH] = "pathlib.PosixPath",
+    [LOCAL_PATH] = "pathlib._local.PosixPath", /* Python 3.13 */
+    [WINDOWS_PATH] = "pathlib.WindowsPath",
+    [METADATA] = DCP "metadata.Metadata",
+    [METADATA_INDEX] = DCP "metadata.MetadataIndex",
+    [TENSOR_METADATA] = DCP "metadata.TensorStorageMetadata",
+    [BYTES_METADATA] = DCP "metadata.BytesStorageMetadata",
+    [CHUNK_METADATA] = DCP "metadata.ChunkStorageMetadata",
+    [TENSOR_PROPERTIES] = DCP "metadata.TensorProperties",
+    [OLD_TENSOR_PROPERTIES] = SHARD "TensorProperties",
+    [STORAGE_META] = DCP "metadata.StorageMeta",
+    [STORAGE_INFO] = DCP "filesystem._StorageInfo",
 };
 
 static const struct {
@@ -92,7 +126,7 @@ MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_
   whole[module_n] = '.';
   memcpy(whole + module_n + 1, name, name_n);
   whole[module_n + 1 + name_n] = 0;
-  for (uint32_t i = 0; i < NGLOBALS; i++)
+  for (uint32_t i = 0; i < (m->records ? NGLOBALS : LAYOUT); i++)
     if (strcmp(whole, globals[i]) == 0)
       return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_GLOBAL, .n = i});
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
@@ -138,6 +172,8 @@ static bool is_empty(const MothPickleMachine *m, MothPickleValue v) {
 MothStatus moth_pickle_load_storage(MothPickleMachine *m) {
   MothPickleValue id, item[STORED_TUPLE];
   MothPickle *p = m->out;
+  if (m->records)
+    return moth_pickle_damaged(m, "a tensor, which no index of a checkpoint has");
   MOTH_TRY(moth_pickle_pop(m, &id));
   if (items_of(m, id, item, STORED_TUPLE) != STORED_TUPLE || item[0].kind != MOTH_PICKLE_STRING ||
       item[0].n != 7 || memcmp(item[0].u.text, "storage", 7) != 0 ||
@@ -289,17 +325,63 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
       return moth_pickle_damaged(m, "a torch.device without a name");
     return moth_pickle_push(m, item[0]);
   }
+  case LAYOUT:
+  case MEMORY_FORMAT:
+  case OLD_MEMORY_FORMAT: /* an index only says it */
+    if (items_of(m, arguments, item, 1) != 1 ||
+        (item[0].kind != MOTH_PICKLE_STRING && item[0].kind != MOTH_PICKLE_INT))
+      return moth_pickle_damaged(m, "a layout that is neither a name nor a number");
+    return moth_pickle_push(m, item[0]);
+  case POSIX_PATH:
+  case LOCAL_PATH:
+  case WINDOWS_PATH: /* its parts */
+    return moth_pickle_push(m, arguments);
+  case METADATA:
+  case METADATA_INDEX:
+  case TENSOR_METADATA:
+  case BYTES_METADATA:
+  case CHUNK_METADATA:
+  case TENSOR_PROPERTIES:
+  case OLD_TENSOR_PROPERTIES:
+  case STORAGE_META:
+  case STORAGE_INFO:
   case NGLOBALS:
     break;
   }
   return moth_pickle_damaged(m, "a call of something that cannot be called");
 }
 
-/* BUILD sets attributes. PyTorch writes it for the versions of a state dict's modules, which a plain table
- * cannot have: they are dropped. */
+/* NEWOBJ: an object of a class that is known as a record. */
+MothStatus moth_pickle_new_object(MothPickleMachine *m) {
+  MothPickleValue arguments, class, made;
+  if (!m->records) {
+    m->at--;
+    return moth_fail(MOTH_ERR_VALUE,
+                     "pickle: operation 0x81 at byte %td, which no file of tensors needs; "
+                     "nothing was run",
+                     m->at - m->bytes);
+  }
+  MOTH_TRY(moth_pickle_pop(m, &arguments));
+  MOTH_TRY(moth_pickle_pop(m, &class));
+  if (class.kind != MOTH_PICKLE_GLOBAL || class.n < METADATA ||
+      items_of(m, arguments, NULL, 0) != 0)
+    return moth_pickle_damaged(m, "an object that no index of a checkpoint has");
+  MOTH_TRY(moth_pickle_new_container(m, MOTH_PICKLE_RECORD, &made));
+  return moth_pickle_push(m, made);
+}
+
+/* BUILD sets attributes: the fields of a record, once. PyTorch writes it, too, for the versions of a state
+ * dict's modules, which a plain table cannot have: they are dropped. */
 MothStatus moth_pickle_build(MothPickleMachine *m) {
   MothPickleValue state;
   MOTH_TRY(moth_pickle_pop(m, &state));
+  const MothPickleValue *top = moth_pickle_top(m);
+  if (top && top->kind == MOTH_PICKLE_RECORD) {
+    if (m->out->containers[top->n].count > 0 ||
+        (state.kind != MOTH_PICKLE_DICT && state.kind != MOTH_PICKLE_TUPLE))
+      return moth_pickle_damaged(m, "an object whose fields are set twice, or are no dictionary");
+    return moth_pickle_copy_cells(m, top->n, state.n, state.kind == MOTH_PICKLE_TUPLE);
+  }
   if (!moth_pickle_top(m) || moth_pickle_top(m)->kind != MOTH_PICKLE_ORDERED ||
       state.kind != MOTH_PICKLE_DICT)
     return moth_pickle_damaged(m, "attributes for something else than an OrderedDict");

@@ -111,6 +111,19 @@ done:
   return status;
 }
 
+MothStatus moth_pth_open_records(const uint8_t *bytes, size_t n, MothPth **out) {
+  *out = NULL;
+  MothPth *pth = calloc(1, sizeof *pth);
+  if (!pth)
+    return moth_fail(MOTH_ERR_MEMORY, "pth: no memory");
+  MothStatus status = moth_pickle_parse_records(bytes, n, &pth->pickle);
+  if (status != MOTH_OK)
+    moth_pth_free(pth);
+  else
+    *out = pth;
+  return status;
+}
+
 void moth_pth_free(MothPth *pth) {
   if (!pth)
     return;

@@ -22,6 +22,10 @@ MOTH_API bool moth_pth_is(const MothZip *zip);
  * and why: a TorchScript program, big-endian elements, any name that is not one of tensors;
  * *out is NULL), MOTH_ERR_MEMORY, MOTH_ERR_STATE (no zlib). */
 MOTH_API MothStatus moth_pth_open(const MothZip *zip, MothPth **out);
+
+/* Reads the index of a distributed checkpoint, n bytes that must outlive the result, as such a file without
+ * tensors. On success *out is to be freed by moth_pth_free. Errors: MOTH_ERR_VALUE, MOTH_ERR_MEMORY. */
+MOTH_API MothStatus moth_pth_open_records(const uint8_t *bytes, size_t n, MothPth **out);
 MOTH_API void moth_pth_free(MothPth *pth); /* NULL is allowed */
 
 /* Why moth does not read n bytes that are no archive but another file of Python or PyTorch, and what to

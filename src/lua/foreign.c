@@ -382,6 +382,7 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
   case MOTH_PICKLE_LIST:
   case MOTH_PICKLE_DICT:
   case MOTH_PICKLE_ORDERED:
+  case MOTH_PICKLE_RECORD:
     break;
   default:
     lua_pushnil(L);
@@ -400,7 +401,8 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
   lua_rawseti(L, SEEN, (int)v.n + 1);
 }
 
-/* load_zip(path, { ordered=, integer=, leaf=, place= }, cap) -> "npz", { name = tensor } or "pth", value.
+/* load_zip(path, { ordered=, integer=, leaf=, place= }, cap, is_copied, offset, length) -> "npz", { name = tensor } or
+ * "pth", value. offset, length: the bytes of the archive in the file (nil: all).
  * ordered(keys, values) makes an ordered table, integer(high, low) one beyond 2^53, leaf(t) sets
  * requires_grad, place(t) moves the tensor of a storage to its device (nil: it stays). */
 static int b_load_zip(lua_State *L) {
@@ -408,10 +410,15 @@ static int b_load_zip(lua_State *L) {
   moth_lua_type(L, CALLBACKS, LUA_TTABLE);
   lua_Number cap = moth_lua_number(L, CAP);
   bool is_copied = lua_toboolean(L, CAP + 1);
+  lua_Number offset = luaL_optnumber(L, CAP + 2, 0), length = luaL_optnumber(L, CAP + 3, -1);
   lua_settop(L, CAP);
   Source *s = open_source(L, path, !is_copied);
-  if (moth_zip_parse(s->map.bytes, (size_t)s->map.size, cap < 9e18 ? (int64_t)cap : INT64_MAX,
-                     &s->zip))
+  if (length < 0)
+    length = (lua_Number)s->map.size - offset;
+  if (!(offset >= 0 && length >= 0 && offset + length <= (lua_Number)s->map.size))
+    return moth_lua_error(L, "%s: %.0f bytes at %.0f lie beyond its end", s->path, length, offset);
+  if (moth_zip_parse(s->map.bytes + (int64_t)offset, (size_t)length,
+                     cap < 9e18 ? (int64_t)cap : INT64_MAX, &s->zip))
     return raise_in(L, s);
   if (!moth_pth_is(s->zip))
     return load_npz(L, s);
@@ -422,6 +429,22 @@ static int b_load_zip(lua_State *L) {
   lua_pushliteral(L, "pth");
   push_value(L, s, s->pth->pickle->root);
   return 2;
+}
+
+/* load_records(path, { integer= }) -> the index of a distributed checkpoint of PyTorch: objects as tables of their
+ * fields, also as keys. */
+static int b_load_records(lua_State *L) {
+  const char *path = moth_lua_path(L, PATH);
+  moth_lua_type(L, CALLBACKS, LUA_TTABLE);
+  lua_settop(L, CALLBACKS);
+  lua_pushnil(L);
+  Source *s = open_source(L, path, false);
+  if (moth_pth_open_records(s->map.bytes, (size_t)s->map.size, &s->pth))
+    return raise_in(L, s);
+  while (lua_gettop(L) < FIXED - 1)
+    lua_newtable(L);
+  push_value(L, s, s->pth->pickle->root);
+  return 1;
 }
 
 /* Whether a text begins here, of which `{` may be the ninth byte: no length of a header. */
@@ -449,9 +472,13 @@ static int b_file_kind(lua_State *L) {
 }
 
 void moth_lua_open_foreign(lua_State *L) {
-  static const luaL_Reg fns[] = {{"load_npy", b_load_npy},         {"save_npy", b_save_npy},
-                                 {"write_pieces", b_write_pieces}, {"load_zip", b_load_zip},
-                                 {"file_kind", b_file_kind},       {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"load_npy", b_load_npy},
+                                 {"save_npy", b_save_npy},
+                                 {"write_pieces", b_write_pieces},
+                                 {"load_zip", b_load_zip},
+                                 {"load_records", b_load_records},
+                                 {"file_kind", b_file_kind},
+                                 {NULL, NULL}};
   lua_pushlightuserdata(L, (void *)(uintptr_t)&source_key);
   lua_newtable(L);
   lua_pushcfunction(L, close_source);

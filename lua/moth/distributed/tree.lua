@@ -52,6 +52,12 @@ function M.join(skeleton, tensor)
   return ordered and require("moth.nn.state_dict").from(ordered, out) or out
 end
 
+--- The first names of a list, for an error.
+function M.some(list)
+  return (#list == 0 and "none" or table.concat(list, ", ", 1, math.min(#list, 5)))
+    .. (#list > 5 and (" and %d more"):format(#list - 5) or "")
+end
+
 --- Whether a value is an object that gives and takes a state.
 function M.has_state(v)
   return type(v) == "table" and type(v.state_dict) == "function" and type(v.load_state_dict) == "function"

@@ -23,15 +23,17 @@ local callbacks = {
 }
 
 --- Loads a file of a kind ("zip", "npy") for moth.load. place(t) moves a tensor to its device (nil: it stays).
--- is_copied: no tensor stays in the mapped file.
-function M.load(kind, path, place, max_expanded, is_copied)
+-- is_copied: no tensor stays in the mapped file. offset, length: the bytes of an archive that lies in a file.
+-- "records": the index of a distributed checkpoint of PyTorch, its objects as tables of their fields.
+function M.load(kind, path, place, max_expanded, is_copied, offset, length)
+  if kind == "records" then return B.load_records(path, callbacks) end
   if kind == "npy" then
     local t = B.ops.contiguous(B.load_npy(path))
     return place and place(t) or t
   end
   local with = { place = place }
   for name, fn in each(callbacks) do with[name] = fn end
-  local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED, is_copied)
+  local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED, is_copied, offset, length)
   if what == "npz" then
     for name, t in each(value) do value[name] = place and place(B.ops.contiguous(t)) or B.ops.contiguous(t) end
   end
@@ -57,5 +59,5 @@ M.load_npy = only("npy", "load_npy")
 --- { name = tensor } of a .npz file.
 M.load_npz = only("npz", "load_npz")
 
-return signature.all(M, { "interop.load('zip'|'npy' kind, path path, any place?, number max_expanded?, \z
-  bool is_copied?)" })
+return signature.all(M, { "interop.load('zip'|'npy'|'records' kind, path path, any place?, \z
+  number max_expanded?, bool is_copied?, number offset?, number length?)" })

@@ -44,10 +44,18 @@ function M.commit(dir, index)
   end
 end
 
---- The index of a checkpoint.
+--- The index of a checkpoint: of moth's own, or of PyTorch's.
 function M.index(dir)
-  local f = io.open(dir .. "/index.json")
-  if not f then check.fail("[distributed.checkpoint] %s has no checkpoint: there is no index.json", dir) end
+  local f, theirs = io.open(dir .. "/index.json"), system.exists(dir .. "/.metadata")
+  if f and theirs then
+    f:close()
+    check.fail("[distributed.checkpoint] %s has two checkpoints, index.json of moth and .metadata of PyTorch: remove "
+      .. "that of them which is not meant", dir)
+  end
+  if theirs then return require("moth.distributed.checkpoint.dcp").index(dir) end
+  if not f then
+    check.fail("[distributed.checkpoint] %s has no checkpoint: there is no index.json and no .metadata of PyTorch", dir)
+  end
   local text = f:read "*a"
   f:close()
   local index, why = json().decode(text)

@@ -12,6 +12,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local dcp = require "moth.distributed.checkpoint.dcp"
 local each = require "moth.each"
 local entries = require "moth.distributed.checkpoint.entries"
 local files = require "moth.distributed.checkpoint.files"
@@ -204,6 +205,20 @@ end, true)
 local Reader = class("Reader")
 function Reader:__init(dir)
   self.dir, self.index, self.open = dir, files.index(dir), {}
+  self.theirs = self.index.format == "dcp"
+  self.values = self.theirs and self.index.fields or moth.load(("%s/%s"):format(dir, self.index.values))
+end
+
+-- The tensor of a box.
+function Reader:chunk(name, saved, chunk)
+  if self.theirs then return dcp.chunk(self.dir, name, saved, chunk) end
+  local file = ("%s/%s"):format(self.dir, files.part_name(self.index.id, chunk.rank))
+  self.open[file] = self.open[file] or files.open(file)
+  local dtype, shape = moth[saved.dtype], { unpack(chunk.size) }
+  if not dtype.is_complex then return self.open[file](files.key(name, chunk.offset), dtype, shape) end
+  shape[#shape + 1] = 2
+  local real = moth.view_as_real(moth.empty { 1, dtype = dtype }):dtype()
+  return moth.view_as_complex(self.open[file](files.key(name, chunk.offset), real, shape):clone())
 end
 
 -- Copies what the checkpoint has of an entry into its tensor.
@@ -214,26 +229,25 @@ function Reader:fill(e)
     check.fail("[distributed.checkpoint.load] '%s' is [%s], in %s it is [%s]", e.name, shape, self.dir,
       table.concat(saved.shape, ", "))
   end
-  local dtype, complex = moth[saved.dtype], moth[saved.dtype].is_complex
-  local real = complex and moth.view_as_real(moth.empty { 1, dtype = dtype }):dtype() or dtype
+  local from, to = moth[saved.dtype], t:dtype()
+  local is_float = to.is_floating_point or to.is_complex
+  if from.is_complex and not to.is_complex or from.is_floating_point and not is_float then
+    check.fail("[distributed.checkpoint.load] '%s' is of %s, in %s of %s, whose values it cannot take", e.name, to.name,
+      self.dir, from.name)
+  end
   for _, b in ipairs(e.boxes) do
     local missing = 1
     for _, n in ipairs(b.size) do missing = missing * n end
     for _, chunk in ipairs(saved.chunks) do
-      local from, to, size, count = {}, {}, {}, 1
+      local start, place, size, count = {}, {}, {}, 1
       for d = 1, #b.size do
         local first = math.max(b.offset[d], chunk.offset[d])
         size[d] = math.max(0, math.min(b.offset[d] + b.size[d], chunk.offset[d] + chunk.size[d]) - first)
-        from[d], to[d], count = first - chunk.offset[d], first - b.offset[d] + b.start[d], count * size[d]
+        start[d], place[d], count = first - chunk.offset[d], first - b.offset[d] + b.start[d], count * size[d]
       end
       if count > 0 then
-        local file = ("%s/%s"):format(self.dir, files.part_name(self.index.id, chunk.rank))
-        self.open[file] = self.open[file] or files.open(file)
-        local shape_of = { unpack(chunk.size) }
-        if complex then shape_of[#shape_of + 1] = 2 end
-        local source = self.open[file](files.key(e.name, chunk.offset), real, shape_of)
-        if complex then source = moth.view_as_complex(source:clone()) end
-        moth.no_grad(function() entries.part(t, to, size):copy_(entries.part(source, from, size)) end)
+        local source = self:chunk(e.name, saved, chunk)
+        moth.no_grad(function() entries.part(t, place, size):copy_(entries.part(source, start, size)) end)
         missing = missing - count
       end
     end
@@ -262,21 +276,31 @@ function Reader:into(name, given)
   return given
 end
 
-local function load_optimizer(reader, opt, field, plain, names)
-  local sd, suffixes = { state = {}, param_groups = {} }, {}
-  local at = field .. ".state."
-  for full in each(reader.index.entries) do
-    local name, key = full:match("^" .. at:gsub("%p", "%%%0") .. "(.*)%.([^.]+)$")
+-- The state of an optimizer: { state, groups, tensors (names by parameter and key) }.
+function Reader:optimizer(field, opt, names)
+  if self.theirs then return dcp.optimizer(self, field, opt, names) end
+  local plain, tensors = self.values[field], {}
+  local at = "^" .. (field .. ".state."):gsub("%p", "%%%0") .. "(.*)%.([^.]+)$"
+  for full in each(self.index.entries) do
+    local name, key = full:match(at)
     if name then
-      suffixes[name] = suffixes[name] or {}
-      suffixes[name][key] = full
+      tensors[name] = tensors[name] or {}
+      tensors[name][key] = full
     end
   end
-  local n = 0
+  return { state = plain.state, groups = plain.groups, tensors = tensors }
+end
+
+local function load_optimizer(reader, opt, field, names)
+  local sd, plain, n = { state = {}, param_groups = {} }, reader:optimizer(field, opt, names), 0
+  local ids = {}
   for g, group in ipairs(opt.param_groups) do
     local copy = { params = {} }
     for key, v in each(plain.groups[g] or {}) do copy[key] = v end
-    for i in ipairs(group.params) do copy.params[i], n = n + 1, n + 1 end
+    for i, p in ipairs(group.params) do
+      copy.params[i], n = n + 1, n + 1
+      ids[n] = plain.id and plain.id(g, i, p)
+    end
     sd.param_groups[g] = copy
   end
   if #plain.groups ~= #opt.param_groups then
@@ -285,9 +309,10 @@ local function load_optimizer(reader, opt, field, plain, names)
   end
   entries.each_parameter(opt, names, function(p, name, k)
     local state = {}
+    name = ids[k] or name
     for key, v in each(plain.state[name] or {}) do state[key] = v end
     local like, own = entries.entry(name, p), opt.own_shape or {}
-    for key, full in each(suffixes[name] or {}) do
+    for key, full in each(plain.tensors[name] or {}) do
       local saved = reader.index.entries[full]
       if not own[key] and table.concat(saved.shape, ",") == table.concat(like.shape, ",") then
         local t = moth.empty(p.shape, { dtype = moth[saved.dtype], device = p:device() })
@@ -302,37 +327,43 @@ local function load_optimizer(reader, opt, field, plain, names)
   opt:load_state_dict(sd)
 end
 
-local function need(reader, list, strict)
-  local missing = {}
-  for _, e in ipairs(list) do
-    if reader.index.entries[e.name] then reader:fill(e) else missing[#missing + 1] = e.name end
-  end
+-- Fills the entries. field: for the error, the names of which are in the checkpoint alone.
+local function need(reader, list, strict, field)
+  local missing, wanted, unused = {}, {}, {}
+  for _, e in ipairs(list) do wanted[e.name] = true end
+  for _, e in ipairs(list) do if not reader.index.entries[e.name] then missing[#missing + 1] = e.name end end
   if strict and #missing > 0 then
-    check.fail("[distributed.checkpoint.load] %s has no %s%s", reader.dir, table.concat(missing, ", ", 1,
-      math.min(#missing, 5)), #missing > 5 and (" and %d more"):format(#missing - 5) or "")
+    for name in each(reader.index.entries) do
+      if not wanted[name] and (not field or name:sub(1, #field + 1) == field .. ".") then unused[#unused + 1] = name end
+    end
+    table.sort(unused)
+    check.fail("[distributed.checkpoint.load] %s has no %s%s", reader.dir, tree.some(missing),
+      #unused > 0 and "; it has, unused: " .. tree.some(unused) or "")
   end
+  for _, e in ipairs(list) do if reader.index.entries[e.name] then reader:fill(e) end end
 end
 
 --- Loads into a table as it was given to save: modules, optimizers and objects with load_state_dict are changed,
 -- tensors, also those in tables (state dicts), overwritten; returns a table with these and the saved plain values. Each
--- rank reads what it needs, and needs no other. strict: all parameters of modules must be in the checkpoint. Errors:
+-- rank reads what it needs, and needs no other. The folder may be of PyTorch's torch.distributed.checkpoint. strict:
+-- all parameters of modules must be in the checkpoint. Errors:
 -- there is none; shapes differ.
 M.load = signature("distributed.checkpoint.load(table state, path dir, *, bool strict=true)", function(state, dir, o)
   local reader = Reader(dir)
-  local values = moth.load(("%s/%s"):format(dir, reader.index.values))
+  local values = reader.values
   local names, out = entries.names(state), {}
   for field, v in each(state) do
     local plain = values[field]
     if entries.is_module(v) then
       local list = {}
       entries.each_of(v, function(name, t) list[#list + 1] = entries.entry(field .. "." .. name, t) end)
-      need(reader, list, o.strict)
+      need(reader, list, o.strict, field)
       out[field] = v
     elseif plain and moth.is_tensor(v) then
       need(reader, { entries.entry(field, v) }, true)
       out[field] = v
     elseif plain and entries.is_optimizer(v) then
-      load_optimizer(reader, v, field, plain, names)
+      load_optimizer(reader, v, field, names)
       out[field] = v
     else
       local given, list, has_state = {}, {}, tree.has_state(v)
@@ -345,16 +376,55 @@ M.load = signature("distributed.checkpoint.load(table state, path dir, *, bool s
         check.fail("[distributed.checkpoint.load] %s has no '%s'", dir, tostring(field))
       end
       local value = v
-      if plain then
+      if plain and reader.theirs then
+        local found, used = dcp.nested(reader, field, has_state and v:state_dict() or v)
+        local missing = {}
+        value = found
+        for _, e in ipairs(list) do if not used[e.name] then missing[#missing + 1] = e.name end end
+        if o.strict and #missing > 0 then
+          check.fail("[distributed.checkpoint.load] %s has no %s", dir, tree.some(missing))
+        end
+      elseif plain then
         value = tree.join(plain.skeleton, function(i) return reader:into(plain.names[i], given[plain.names[i]]) end)
       else
-        need(reader, list, o.strict) -- the state dict of what was saved as a module
+        need(reader, list, o.strict, field) -- the state dict of what was saved as a module
       end
       if has_state then
         v:load_state_dict(value)
         value = v
       end
       out[field] = value
+    end
+  end
+  return out
+end, true)
+
+--- All that a folder has, as nested tables of whole tensors and values, in the host's memory. Of modules and optimizers
+-- the state dicts, with the names that are in the checkpoint.
+M.read = signature("distributed.checkpoint.read(path dir)", function(dir)
+  local reader, out, used = Reader(dir), {}, {}
+  if reader.theirs then
+    for field in each(reader.index.fields) do out[field] = dcp.nested(reader, field) end
+    return out
+  end
+  for field, plain in each(reader.values) do
+    if plain.skeleton ~= nil or plain.names then
+      for _, name in ipairs(plain.names) do used[name] = true end
+      out[field] = tree.join(plain.skeleton, function(i) return reader:whole(plain.names[i]) end)
+    else
+      local of = reader:optimizer(field)
+      for name, tensors in each(of.tensors) do
+        of.state[name] = of.state[name] or {}
+        for key, full in each(tensors) do of.state[name][key], used[full] = reader:whole(full), true end
+      end
+      out[field] = { state = of.state, param_groups = of.groups }
+    end
+  end
+  for name in each(reader.index.entries) do
+    if not used[name] then -- of a module
+      local field, rest = name:match "^([^.]*)%.(.*)$"
+      out[field] = out[field] or {}
+      out[field][rest] = reader:whole(name)
     end
   end
   return out
