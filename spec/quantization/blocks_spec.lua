@@ -182,6 +182,13 @@ describe("weights in blocks #llm", function()
     assert.are.equal("Linear", copy.lm_head.__name)
     assert.are.equal("BlockLinear", copy.model.layers[2].mlp.down_proj.__name)
     near(copy(ids), right, 0.03)
+    assert.matches("1 of 2 layers stay floats, as their rows are no multiples of 32: 0 %(rows of 33%)\n$", (child [[
+      local nn = moth.nn
+      moth.quantization.quantize_blocks(nn.Sequential(nn.Linear(33, 64), nn.Linear(64, 2)))]]))
+    for _, none in ipairs { moth.nn.Sequential(moth.nn.Linear(33, 64)), moth.nn.Sequential(moth.nn.ReLU()) } do
+      assert.error_matches(function() q.quantize_blocks(none) end,
+        "the model has no nn.Linear or nn.Embedding whose rows are multiples of 32")
+    end
     assert.has_error(function() q.quantize_blocks(net, "Q4_K") end,
       "[quantization.quantize_blocks] type 'Q4_K' cannot be made; there are Q8_0 and Q4_0")
   end)

@@ -129,20 +129,33 @@ function M.replace(model, blocks)
 end
 
 --- The same model with blocks of Q8_0 or Q4_0 in place of the floats of its nn.Linear and nn.Embedding layers whose
--- rows are whole blocks of 32. keep: patterns of paths that stay as they are. The floats of a layer go before the next
--- is made.
+-- rows are whole blocks of 32; others stay, with a warning. keep: patterns of paths that stay as they are. The floats
+-- of a layer go before the next is made. Errors: no layer can be made blocks.
 M.quantize_blocks = signature("quantization.quantize_blocks(Module model, string type='Q8_0', *, string[] keep?)",
 function(model, kind, keep)
   if kind ~= "Q8_0" and kind ~= "Q4_0" then -- before anything is changed
     check.fail("[quantization.quantize_blocks] type '%s' cannot be made; there are Q8_0 and Q4_0", kind)
   end
   local gguf = require "moth.io.gguf"
-  return moth.no_grad(M.replace, model, function(path, layer)
+  local made, odd = 0, {}
+  moth.no_grad(M.replace, model, function(path, layer)
     for _, pattern in ipairs(keep or {}) do
       if path:find(pattern) then return nil end
     end
-    if layer.weight:size(2) % 32 == 0 then return gguf.blocks(layer.weight:detach(), kind, path), kind end
+    if layer.weight:size(2) % 32 == 0 then
+      made = made + 1
+      return gguf.blocks(layer.weight:detach(), kind, path), kind
+    end
+    odd[#odd + 1] = ("%s (rows of %d)"):format(path, layer.weight:size(2))
   end)
+  if made == 0 then
+    check.fail("[quantization.quantize_blocks] the model has no nn.Linear or nn.Embedding whose rows are multiples of "
+      .. "32%s", #odd > 0 and ", as " .. odd[1] or "")
+  elseif #odd > 0 then
+    check.warn("[quantization.quantize_blocks] %d of %d layers stay floats, as their rows are no multiples of 32: %s%s",
+      #odd, #odd + made, odd[1], #odd > 1 and ", …" or "")
+  end
+  return model
 end)
 
 return M
