@@ -7,6 +7,7 @@ constants:
     PACKAGES   what pip installs, with versions
     MEETS      what is compared
     LIMITS     what does not meet, and why
+    ALONE      packages that are installed without what they need, for the files in them (may be left out)
 
 Its last line on stdout is the row's figures. It ends with an error where something differs."""
 import ast
@@ -22,12 +23,12 @@ BEGIN, END = "<!-- the table: make bridges -->", "<!-- its end -->"
 def constants(name):
     tree = ast.parse(open(os.path.join(HERE, name + "_bridge.py")).read())
     return {s.targets[0].id: ast.literal_eval(s.value) for s in tree.body
-            if isinstance(s, ast.Assign) and getattr(s.targets[0], "id", "") in ("PACKAGES", "MEETS", "LIMITS")}
+            if isinstance(s, ast.Assign) and getattr(s.targets[0], "id", "") in ("PACKAGES", "MEETS", "LIMITS", "ALONE")}
 
 
 def row(name, figures):
     c = constants(name)
-    versions = ", ".join(p.replace("==", " ") for p in c["PACKAGES"].split())
+    versions = ", ".join(p.replace("==", " ") for p in (c["PACKAGES"] + " " + c.get("ALONE", "")).split())
     return f"| {name} | {versions} | {c['MEETS']} | {figures} | {c['LIMITS'] or 'nothing found'} |"
 
 
@@ -53,9 +54,11 @@ def main(build, names):
         sys.exit(f"bridges: there is no {', '.join(unknown)}; there are {', '.join(every)}")
     rows, failed = {}, []
     for name in names or every:
-        packages = constants(name)["PACKAGES"].split()
-        subprocess.run([venv + "/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages],
-                       check=True)
+        for key, options in (("PACKAGES", []), ("ALONE", ["--no-deps"])):
+            packages = constants(name).get(key, "").split()
+            if packages:
+                pip = [venv + "/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+                subprocess.run([*pip, *options, *packages], check=True)
         folder = os.path.join(build, "bridges", name)
         os.makedirs(folder, exist_ok=True)
         environment = dict(os.environ, MOTH_PROGRAM=os.path.join(build, "moth"), PYTHONWARNINGS="ignore")
