@@ -228,6 +228,54 @@ describe("dist.checkpoint #M383", function()
     end)
   end)
 
+  describe("in PyTorch's format", function()
+    it("has the parts of fully_shard: saved by 3 ranks, loaded by 2 and 1", function()
+      local expected = losses(3, "dcp")
+      assert.equal(expected, losses(2, "load"))
+      assert.equal(expected, each_checkpoint.sharded(0, 1, dir, "load"))
+    end)
+
+    it("is written by threads of 2 ranks; the second save replaces the first", function()
+      on(2, "save", "true, 'dcp'")
+      each_checkpoint.load(0, 1, dir)
+      each_checkpoint.save(0, 1, dir, false, "dcp")
+      assert.equal(1, #files(dir)) -- beside the hidden index
+      on(3, "load")
+    end)
+
+    it("stays what it was when a rank cannot write, also in a thread", function()
+      each_checkpoint.save(0, 1, dir, false, "dcp")
+      for i, r in ipairs(ranks.run { size = 2, code = ([[
+        local each = require "distributed.each_checkpoint"
+        if rank == 1 then
+          require("moth.distributed.checkpoint.writer").write = function() error("the disk is full", 0) end
+        end
+        each.save(rank, size, %q, false, "dcp")]]):format(dir) }) do
+        assert.equal(1, r.rc, i)
+        assert.matches("%[distributed.checkpoint.save%] rank 1: the disk is full", r.out)
+      end
+      each_checkpoint.load(0, 1, dir)
+    end)
+
+    it("has the paths, counts and options that PyTorch expects", function()
+      local m = moth.nn.Linear(2, 3)
+      local opt = moth.optim.Adam(m:parameters(), { lr = 0.5 })
+      m(moth.ones(1, 2)):sum():backward()
+      opt:step()
+      checkpoint.save({ m = m, opt = opt, rows = { moth.ones(2), { x = 1 } } }, dir, { format = "dcp" })
+      local tensors = checkpoint.info(dir).tensors
+      assert.same({}, tensors["opt.state.weight.step"].shape)
+      assert.same({ 2 }, tensors["rows.0"].shape)
+      local c = checkpoint.read(dir)
+      assert.same({ "bias", "weight" }, c.opt.param_groups[1].params)
+      assert.is_false(c.opt.param_groups[1].differentiable)
+      assert.equal(1, c.rows[2].x)
+      checkpoint.save({ opt = opt }, dir, { format = "dcp" })
+      assert.same({ 0, 1 }, checkpoint.read(dir).opt.param_groups[1].params)
+      assert.error_matches(function() checkpoint.save({ opt = opt }, dir) end, "a checkpoint of the other format")
+    end)
+  end)
+
   it("says what does not fit", function()
     assert.error_matches(function() checkpoint.load({}, dir) end, "there is no index.json")
     checkpoint.save({ m = moth.nn.Linear(2, 3), n = 1 }, dir)

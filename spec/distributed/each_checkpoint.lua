@@ -45,7 +45,7 @@ end
 function Net:forward(x) return self.two(self.one(x):tanh()) * self.scale end
 
 function M.sharded(_, size, dir, what)
-  moth.manual_seed(what == "save" and 5 or 6)
+  moth.manual_seed(what == "load" and 6 or 5)
   local m = Net()
   if size > 1 then
     dist.fully_shard(m.one)
@@ -63,9 +63,10 @@ function M.sharded(_, size, dir, what)
     rows:step()
     return loss:item()
   end
-  if what == "save" then
+  if what ~= "load" then
     for i = 1, 3 do step(i) end
-    dist.checkpoint.save({ m = m:state_dict(), opt = opt, rows = rows, of_model = m }, dir)
+    local format = what == "dcp" and "dcp" or nil
+    dist.checkpoint.save({ m = m:state_dict(), opt = opt, rows = rows, of_model = m }, dir, { format = format })
   else
     dist.checkpoint.load({ m = m:state_dict(), opt = opt, rows = rows, of_model = m }, dir)
   end
@@ -102,12 +103,12 @@ function M.stages(_, size, dir, what)
   return ("%.5f %.5f"):format(step(), step())
 end
 
-function M.save(rank, size, dir, async)
+function M.save(rank, size, dir, async, format)
   local m, opt = M.make(size, 1)
   for i = 1, 3 do M.step(m, opt, i) end
   m[3].running_mean:fill_(3)
   local saved = dist.checkpoint.save({ model = m, optim = opt, step = 3, extra = { moth.arange(4), name = "x" },
-    z = moth.view_as_complex(moth.ones(3, 2)) }, dir, { async = async })
+    z = moth.view_as_complex(moth.ones(3, 2)) }, dir, { async = async, format = format })
   if async then -- what is written is what was there when it was called
     moth.no_grad(function() for _, p in m:named_parameters() do p:zero_() end end)
   end
@@ -120,7 +121,7 @@ end
 function M.load(_, size, dir)
   local m, opt = M.make(size, 2)
   local z = moth.view_as_complex(moth.zeros(3, 2))
-  local c = dist.checkpoint.load({ model = m, optim = opt, step = 0, extra = {}, z = z }, dir)
+  local c = dist.checkpoint.load({ model = m, optim = opt, step = 0, extra = { moth.zeros(4):long() }, z = z }, dir)
   assert(c.step == 3 and c.extra.name == "x" and moth.equal(c.extra[1], moth.arange(4)))
   assert(moth.view_as_real(z):sum():item() == 6 and m[3].running_mean:sum():item() == 21)
   local one, plain = M.make(1, 1)

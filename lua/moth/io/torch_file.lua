@@ -207,8 +207,11 @@ local function archive(name, members)
   return pieces
 end
 
---- Writes the file, as moth.save does its own: the old one or the new one is there, whole. An error is a string.
-function M.save(value, path)
+--- Words of a pickle, for others that write one.
+M.words = { u32 = u32, text = text, integer = integer }
+
+--- The pieces of a file, strings and tensors. name: of the archive; path: for errors, which are strings.
+function M.pieces(value, name, path)
   local parts, tensors = { "\128\2" }, {}
   local out = { tensors = tensors, list = {}, at = {}, seen = {}, count = function() return #parts end }
   function out.put(...)
@@ -227,7 +230,12 @@ function M.save(value, path)
     error(("save: %s: %.1f GB are more than a .pt file of moth holds, 4 GB: save as .safetensors"):format(path,
       total / 1e9), 0)
   end
-  B.write_file(path, archive(path:match("([^/]+)%.%w+$") or "archive", members))
+  return archive(name, members)
+end
+
+--- Writes the file, as moth.save does its own: the old one or the new one is there, whole. An error is a string.
+function M.save(value, path)
+  B.write_file(path, M.pieces(value, path:match("([^/]+)%.%w+$") or "archive", path))
 end
 
 return M

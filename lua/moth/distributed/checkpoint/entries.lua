@@ -73,11 +73,14 @@ function M.each_parameter(opt, names, fn)
 end
 
 local function of_optimizer(opt, path, names, list)
-  local plain = { state = {}, groups = {} }
+  local plain = { state = {}, groups = {}, params = {} } -- params: by group, the names as keys
   placement.check_state(opt, "distributed.checkpoint.save")
   local sd = (opt.all_states and opt.optim or opt):state_dict() -- of ZeroRedundancyOptimizer this rank's part
+  local order = {}
   M.each_parameter(opt, names, function(p, name, n)
     local values = {}
+    order[n] = name
+    if not names[p] then plain.numbered = true end
     for key, v in each(sd.state[n] or {}) do
       if B.is_tensor(v) then
         local like = placement.is_state_like(opt, key, v, p) and p
@@ -91,7 +94,8 @@ local function of_optimizer(opt, path, names, list)
   for i, group in ipairs(sd.param_groups) do
     local copy = {}
     for key, v in each(group) do if key ~= "params" then copy[key] = v end end
-    plain.groups[i] = copy
+    plain.groups[i], plain.params[i] = copy, {}
+    for _, n in ipairs(group.params) do plain.params[i][order[n]] = true end
   end
   return plain
 end
@@ -121,11 +125,11 @@ function M.collect(value, where)
   return list, plain
 end
 
---- A tensor of the host's memory, contiguous, with real numbers.
-function M.stored(t)
+--- A tensor of the host's memory, contiguous, with real numbers unless complex ones may stay.
+function M.stored(t, is_complex)
   return moth.no_grad(function()
     local x = t:detach():to "cpu"
-    return (x:dtype().is_complex and moth.view_as_real(x) or x):contiguous()
+    return (x:dtype().is_complex and not is_complex and moth.view_as_real(x) or x):contiguous()
   end)
 end
 

@@ -13,6 +13,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local dcp = require "moth.distributed.checkpoint.dcp"
+local dcp_save = require "moth.distributed.checkpoint.dcp_save"
 local each = require "moth.each"
 local entries = require "moth.distributed.checkpoint.entries"
 local files = require "moth.distributed.checkpoint.files"
@@ -133,8 +134,10 @@ end
 
 --- Saves a table of modules, optimizers, other objects with state_dict, tensors (also in tables) and plain values, in a
 -- folder. All ranks of the group call it, with the same fields. async: returns at once, when all is copied; a thread
--- writes. Returns a Saved. Errors: a rank cannot write; then the folder has what it had.
-M.save = signature("distributed.checkpoint.save(table state, path dir, *, bool async=false, ProcessGroup group?)",
+-- writes. format = "dcp" writes what PyTorch's torch.distributed.checkpoint reads. Returns a Saved. Errors: a rank
+-- cannot write; then the folder has what it had.
+M.save = signature("distributed.checkpoint.save(table state, path dir, *, bool async=false, ProcessGroup group?, \z
+  'moth'|'dcp' format='moth')",
 function(state, dir, o)
   local g = group_or_alone(o.group, "checkpoint.save")
   if pending then
@@ -142,6 +145,8 @@ function(state, dir, o)
     pending = nil
     before:wait()
   end
+  local theirs = o.format == "dcp"
+  dcp_save.check_folder(dir, o.format)
   local list, plain = entries.collect(state, "distributed.checkpoint.save")
   local all = gathered(g, { list = described(list), plain = plain, id = unique_id() })
   local id, lists, values = all[1].id, {}, all[1].plain
@@ -156,7 +161,7 @@ function(state, dir, o)
           and files.key("", chunk.size) == files.key("", b.size)
         if mine then
           local part = entries.part(e.tensor, b.start, b.size)
-          local t = entries.stored(part)
+          local t = entries.stored(part, theirs)
           if o.async and t:data_ptr() == part:data_ptr() then t = t:clone() end
           job.keys[#job.keys + 1] = files.key(e.name, b.offset)
           job.tensors[#job.tensors + 1] = t
@@ -164,8 +169,13 @@ function(state, dir, o)
       end
     end
   end
-  large_first(job)
-  if g.rank == 0 then
+  if theirs then
+    if g.rank == 0 then files.make_folder(dir) end
+    dcp_save.prepare(job, plan, values, function(v) return gathered(g, v) end)
+  else
+    large_first(job)
+  end
+  if g.rank == 0 and not theirs then
     files.make_folder(dir)
     job.index = { format = 1, id = id, world_size = g.size, entries = plan, values = files.values_name(id) }
     job.values = values
@@ -179,7 +189,8 @@ function(state, dir, o)
     end
     local report, packed = B.threads.channel(), { dir = job.dir, id = id, rank = job.rank, size = job.size,
       keys = job.keys, tensors = job.tensors, index = job.index, values = job.values, host = job.host, port = job.port,
-      token = job.token, timeout = job.timeout, prefix = job.prefix }
+      token = job.token, timeout = job.timeout, prefix = job.prefix, file = job.file, pieces = job.pieces,
+      metadata = job.metadata }
     local thread, what, where = B.threads.start("moth.distributed.checkpoint.thread", 1, report, B.threads.channel(),
       packed)
     if not thread then check.fail("[distributed.checkpoint.save] %s at %s", tostring(what), tostring(where)) end
@@ -192,7 +203,7 @@ function(state, dir, o)
     if text ~= "" then check.fail("[distributed.checkpoint.save] rank %d: %s", r - 1, text) end
   end
   if g.rank == 0 then
-    ok, why = pcall(files.commit, dir, job.index)
+    ok, why = pcall(writer.commit, job)
     why = ok and "" or tostring(why)
   end
   local problem = gathered(g, why or "")[1]
@@ -311,7 +322,9 @@ local function load_optimizer(reader, opt, field, names)
     local state = {}
     name = ids[k] or name
     for key, v in each(plain.state[name] or {}) do state[key] = v end
-    local like, own = entries.entry(name, p), opt.own_shape or {}
+    local like, own = entries.entry(name, p), {}
+    for key in each(opt.own_shape or {}) do own[key] = true end
+    for _, key in ipairs((opt.optim or opt).scalars or {}) do own[key] = true end -- of scalar parameters, too
     for key, full in each(plain.tensors[name] or {}) do
       local saved = reader.index.entries[full]
       if not own[key] and table.concat(saved.shape, ",") == table.concat(like.shape, ",") then
