@@ -237,11 +237,15 @@ local function read(files, retries, cache_dir)
         local folder, base, suffix = name:match("^(.-)([^/.][^/.]*)%.([^/]*)$")
         if base then
           local key = folder .. base
+          suffix = suffix:lower() -- x.JPG is the field jpg, as in the Python library
           if sample and sample.__key__ ~= key then
             pending = { __key__ = key, [suffix] = bytes }
             return sample, shown
           end
           sample = sample or { __key__ = key }
+          if sample[suffix] then
+            check.fail("[data.WebDataset] %s: sample %s has two files for the field %s", shown, key, suffix)
+          end
           sample[suffix] = bytes
         end
       end
