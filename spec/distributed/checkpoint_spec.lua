@@ -257,6 +257,26 @@ describe("dist.checkpoint #M383", function()
       each_checkpoint.load(0, 1, dir)
     end)
 
+    it("has the layers of a pipeline of 2 ranks", function()
+      assert.equal(losses(2, "dcp", "stages"), each_checkpoint.stages(0, 1, dir, "load"))
+      assert.equal(4 * 2, #checkpoint.read(dir).opt.param_groups[1].params)
+    end)
+
+    it("stays what it was when a rank is killed before it writes", function()
+      each_checkpoint.save(0, 1, dir, false, "dcp")
+      local out = ranks.run { size = 2, code = ([[
+        local ffi = require "ffi"
+        local each = require "distributed.each_checkpoint"
+        ffi.cdef "int getpid(void); int kill(int pid, int signal);"
+        if rank == 1 then
+          require("moth.distributed.checkpoint.writer").write = function() ffi.C.kill(ffi.C.getpid(), 9) end
+        end
+        each.save(rank, size, %q, false, "dcp")]]):format(dir) }
+      assert.not_equal(0, out[1].rc)
+      assert.matches("rank 1", out[1].out)
+      each_checkpoint.load(0, 1, dir)
+    end)
+
     it("has the paths, counts and options that PyTorch expects", function()
       local m = moth.nn.Linear(2, 3)
       local opt = moth.optim.Adam(m:parameters(), { lr = 0.5 })

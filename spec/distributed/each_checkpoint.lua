@@ -94,9 +94,9 @@ function M.stages(_, size, dir, what)
     opt:step()
     return loss:item()
   end
-  if what == "save" then
+  if what ~= "load" then
     for _ = 1, 2 do step() end
-    dist.checkpoint.save({ m = m, opt = opt }, dir)
+    dist.checkpoint.save({ m = m, opt = opt }, dir, { format = what == "dcp" and "dcp" or nil })
   else
     dist.checkpoint.load({ m = m, opt = opt }, dir)
   end
