@@ -104,6 +104,9 @@ describe("EmbeddingBag #quick", function()
         local last = positions { 1, 4, 4, 6, 8 }
         assert.is_true(F.embedding_bag(index, w, last, { mode = mode, padding_idx = pad, include_last_offset = true })
           :equal(y))
+        local less = F.embedding_bag(index, w, positions { 1, 4, 4, 6, 7 }, { mode = mode, padding_idx = pad,
+          include_last_offset = true }) -- position 7 is in no bag
+        assert.is_true(less:equal(F.embedding_bag(index[{ { 1, 6 } }], w, starts, { mode = mode, padding_idx = pad })))
       end
     end
     local y = F.embedding_bag(index, w, starts, { mode = "sum", per_sample_weights = worth })

@@ -55,7 +55,8 @@ F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_
 
 --- Rows of weight (V, D) joined by bags: input (B, n) has a bag in each row; a vector has bags that begin at `offsets`
 -- (positions). mode: mean, sum or max; per_sample_weights (of the shape of input) for sum. Rows of padding_idx count
--- for nothing. Empty bags give 0. max_norm, norm_type, scale_grad_by_freq, sparse as for embedding.
+-- for nothing. Empty bags give 0. include_last_offset: the last offset is where the last bag ends. max_norm, norm_type,
+-- scale_grad_by_freq, sparse as for embedding.
 F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor offsets?, number max_norm?, \z
   number norm_type=2, bool scale_grad_by_freq=false, 'mean'|'sum'|'max' mode='mean', bool sparse=false, \z
   Tensor per_sample_weights?, bool include_last_offset=false, Index padding_idx?)",
@@ -70,7 +71,8 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     end
     local on = { dtype = "int64", device = B.tensor_device(index) }
     local n = B.numel(index)
-    local starts -- where each bag begins in the list of all positions
+    -- starts: where each bag begins in the list of all positions. `ending`: a last start that only ends the last bag.
+    local starts, ending
     if B.dim(index) == 2 then
       if offsets then check.fail("[F.embedding_bag] offsets go with a 1-D input, got %s", B.format(index)) end
       local bags, each = B.size(index, 1), B.size(index, 2)
@@ -79,7 +81,7 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
       if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
       local bags = B.numel(offsets) - (last and 1 or 0)
       if bags < 0 then check.fail("[F.embedding_bag] include_last_offset needs at least one offset") end
-      starts = ops.narrow(ops.to(offsets, { dtype = "int64" }), 1, 1, bags)
+      starts, ending = ops.to(offsets, { dtype = "int64" }), last and bags
     else
       check.fail("[F.embedding_bag] expected an input of 1 or 2 dimensions, got %s", B.format(index))
     end
@@ -102,7 +104,7 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     end
     if mode == "max" then
       local largest = ops.native_bag_max(rows, flat, starts)
-      return largest
+      return ending and ops.narrow(largest, 1, 1, ending) or largest
     end
     local ends = ops.cat({ starts, ops.full({ 1 }, n + 1, on) })
     local like = { dtype = B.tensor_dtype(weight), device = B.tensor_device(weight) }
@@ -111,8 +113,10 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     if same then B.free(same) end -- not by the collector: each call would be of fresh memory
     local counts = mode == "mean" and ops.to(ops.sub(ops.narrow(ends, 1, 2, B.numel(starts)), starts), like)
     B.free(ends)
-    if mode == "sum" then return total end
-    return (ops.mul_(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2)))
+    if mode == "mean" then
+      total = ops.mul_(total, ops.unsqueeze(ops.reciprocal(ops.clamp(counts, 1)), 2))
+    end
+    return ending and ops.narrow(total, 1, 1, ending) or total
   end)
 
 return F
