@@ -40,6 +40,8 @@ describe("metrics of classes", function()
       "target must be from 1 to 4: class ids count from 1, got 0")
     assert.error_matches(function() F.accuracy(said, truth, "multiclass", { num_classes = 2 }) end, "got [34]")
     assert.error_matches(function() metrics.Accuracy "multiclass" end, "'multiclass' needs num_classes")
+    assert.error_matches(function() metrics.F1Score("binary", { threshold = 2 }) end, "expected 0 to 1, got 2")
+    assert.error_matches(function() metrics.FBetaScore("binary", { beta = -1 }) end, "beta must be above 0, got %-1")
     assert.error_matches(function() F.accuracy(scores, truth:reshape(2, 3), "multiclass", { num_classes = 4 }) end,
       "same shape, got %[6, 4%] and %[2, 3%]")
   end)
@@ -88,6 +90,11 @@ describe("metrics of scores", function()
     assert.is_true(ap[4]:isnan():item())
     assert.is_false(F.average_precision(scores, truth, "multiclass", { num_classes = 4 }):isnan():item())
     assert.error_matches(function() metrics.AUROC("binary"):compute() end, "%[AUROC%] there is no data")
+    assert.error_matches(function() metrics.AUROC("binary", { thresholds = 1 }) end, "expected at least 2")
+    local four, which = moth.tensor { 0.1, 0.4, 0.35, 0.8 }, ids { 0, 0, 1, 1 }
+    for _, order in ipairs { { 0, 0.3, 0.38, 0.5, 1 }, { 1, 0.38, 0, 0.5, 0.3 } } do -- a list in any order
+      assert.near(0.75, F.auroc(four, which, "binary", { thresholds = order }):item(), 1e-6)
+    end
   end)
 end)
 
@@ -113,6 +120,8 @@ describe("metrics of numbers and text", function()
   end)
   it("count the tokens of a language model", function()
     close(4, F.perplexity(moth.zeros(2, 3, 4), ids { { 1, 2, 3 }, { 4, 1, -100 } }, -100))
+    local flat = moth.zeros({ 1, 1000, 5 }, { dtype = moth.bfloat16 }) -- the sum has more than 8 bits
+    assert.near(5, F.perplexity(flat, moth.ones({ 1, 1000 }, { dtype = moth.int64 })):item(), 1e-4)
     assert.error_matches(function() F.perplexity(moth.zeros(2, 3), ids { { 1, 2, 3 } }) end, "batch, length, vocab")
   end)
   it("compare translations", function()

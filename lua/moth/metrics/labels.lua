@@ -17,6 +17,12 @@ function M.prepare(self)
   if (self.top_k or 1) > 1 and (self.task ~= "multiclass" or self.top_k > self.num_classes) then
     check.fail("[%s] top_k = %d needs task 'multiclass' with at least as many classes", self.__name, self.top_k)
   end
+  if self.threshold and not (self.threshold >= 0 and self.threshold <= 1) then
+    check.fail("[%s] threshold is of probabilities: expected 0 to 1, got %g", self.__name, self.threshold)
+  end
+  if self.beta and self.beta <= 0 then
+    check.fail("[%s] beta must be above 0, got %g", self.__name, self.beta)
+  end
 end
 
 local function shape(t) return "[" .. table.concat(t.shape, ", ") .. "]" end

@@ -22,9 +22,10 @@ local function prepare(self)
   end
   local t = self.thresholds
   if type(t) == "number" then
+    if t < 2 then check.fail("[%s] thresholds: expected at least 2 from 0 to 1, got %d", self.__name, t) end
     t = moth.linspace(0, 1, t)
-  elseif type(t) == "table" then
-    t = moth.tensor(t)
+  elseif t then
+    t = moth.sort(moth.tensor(t)) -- the areas below go from the highest to the lowest
   end
   self.thresholds = t
   if self.max_fpr and (self.task ~= "binary" or self.max_fpr <= 0 or self.max_fpr > 1) then

@@ -20,6 +20,7 @@ define(M, "Perplexity", "perplexity", "int ignore_index?", "Tensor preds, Tensor
     end
     local flat = target:reshape(-1):to(moth.int64)
     local ignored = self.ignore_index or -100
+    if preds:dtype() == moth.float16 or preds:dtype() == moth.bfloat16 then preds = preds:float() end -- for the sum
     local loss = moth.F.cross_entropy(preds:reshape(-1, preds:size(3)), flat,
       { reduction = "sum", ignore_index = ignored })
     return { total = loss, n = flat:ne(ignored):sum():to(moth.float64) }
