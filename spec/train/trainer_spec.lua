@@ -222,6 +222,31 @@ describe("a Trainer", function()
     assert.error_matches(function() train.find_lr(trainer, loader, { min_lr = 2 }) end, "0 < min_lr < max_lr")
   end)
 
+  it("ends where max_steps says, within an epoch too, and more steps go on from there to the bit", function()
+    local path = folder()
+    local function run(steps, o)
+      local seen = {}
+      o.max_steps, o.callbacks = steps, { { on_epoch = function(_, _, logs) seen[#seen + 1] = logs.train_loss end } }
+      local t, loader, val = make(o) -- six batches an epoch
+      t:fit(loader, val)
+      return t, seen
+    end
+    local whole, losses = run(15, {})
+    assert.same({ 15, 3 }, { whole.steps, whole.epoch })
+    local options = { folder = path, resume = true, monitor = "train_loss", keep_best = 5 }
+    assert.equal(8, run(8, options).steps)
+    local again, later = run(15, options)
+    same(whole, again)
+    assert.same({ losses[2], losses[3] }, later)
+    local epochs = {}
+    for _, kept in ipairs(again.checkpoint.kept) do epochs[#epochs + 1] = kept[1] end
+    table.sort(epochs)
+    assert.same({ 1, 2, 3 }, epochs)
+    assert.equal(6, run(6, {}).steps) -- an epoch's end is one
+    assert.equal(1, run(6, {}).scheduler.last_epoch)
+    assert.equal(0, run(5, {}).scheduler.last_epoch)
+  end)
+
   it("says what is wrong", function()
     local model = nn.Linear(2, 2)
     local opt = optim.SGD(model:parameters(), { lr = 1 })
@@ -236,6 +261,14 @@ describe("a Trainer", function()
     t = train.Trainer(model, opt, { loss = nn.MSELoss(), progress = false, resume = true })
     assert.error_matches(function() t:fit(loader) end, "resume = true needs a folder")
     assert.error_matches(function() t:load_state_dict { version = 0 } end, "expected a state of a Trainer of version 1")
+    assert.error_matches(function() t:fit { { moth.ones(2, 2) } } end, "expected a loader.*DataLoader, got table")
+    assert.error_matches(function() t:validate(3) end, "expected a loader.*DataLoader, got number")
+    t = train.Trainer(model, opt, { loss = nn.MSELoss(), progress = false, max_steps = 3 })
+    local few = data.DataLoader(loader.dataset, { batch_size = 3, drop_last = true })
+    assert.error_matches(function() t:fit(few) end, "the loader gave no batch; with drop_last")
+    assert.error_matches(function() make { metrics = moth.metrics.MeanMetric() } end, "a table of metrics by name")
+    assert.error_matches(function() make { callbacks = { { on_steps = function() end } } } end,
+      "callback 1 has on_steps, which nothing calls; there are: on_setup, ")
   end)
 
   it("averages gradients over ranks by one option, and goes on there", function()
@@ -271,6 +304,23 @@ describe("a Trainer", function()
       print "fine"
       local all = dist.all_gather_object(weight)
       assert(moth.equal(all[1], all[2]))]]):format(path, path) }, "fine\n")
+  end)
+
+  it("counts each sample once where ranks have unequal shares, and splits no sampler that it does not know", function()
+    require("distributed.ranks").agree({ size = 2, code = [[
+      local nn, data, train = moth.nn, moth.data, moth.train
+      local x = moth.arange(1, 8):reshape(7, 1):float()
+      local model = nn.Linear(1, 1)
+      local t = train.Trainer(model, moth.optim.SGD(model:parameters(), { lr = 0.1 }), { ddp = true, progress = false,
+        loss = nn.MSELoss(), metrics = { mae = moth.metrics.MeanAbsoluteError() } })
+      local set = data.TensorDataset(x, x)
+      local mae = t:validate(data.DataLoader(set, { batch_size = 2 })).val_mae
+      assert(math.abs(mae - (model(x) - x):abs():mean():item()) < 1e-5)
+      assert(t:validate(data.DataLoader(data.Subset(set, { 3 }))).val_mae >= 0) -- rank 1 has none
+      local weighted = data.WeightedRandomSampler(moth.ones(7), 7)
+      local ok, message = pcall(t.fit, t, data.DataLoader(set, { sampler = weighted }))
+      assert(not ok and message:find "a sampler of its own is not split", message)
+      print "fine"]] }, "fine\n")
   end)
 
   it("that is told to end saves, ends well, and goes on to the bit", function()

@@ -101,6 +101,9 @@ function Checkpoint:on_epoch(trainer, logs)
     figure(self.monitor, "Checkpoint", logs)
   end
   if value and value == value and self.keep_best > 0 then
+    for i = #self.kept, 1, -1 do -- this epoch as it was when max_steps ended a run within it
+      if self.kept[i][1] == trainer.epoch then table.remove(self.kept, i) end
+    end
     table.insert(self.kept, { trainer.epoch, value })
     table.sort(self.kept, function(a, b)
       if a[2] ~= b[2] then return better(self.mode, a[2], b[2], 0) end
@@ -148,10 +151,14 @@ M.ProgressBar = Bar
 
 --- A bar of each epoch on stderr, and a line with its figures. out: another file.
 Bar.__init = signature.init("train.ProgressBar(*, any out?)", function(self, o) self.out = o.out end)
+local function label(trainer)
+  local of = trainer.max_epochs < math.huge and "/" .. trainer.max_epochs or "" -- max_steps alone may end it
+  return ("epoch %d%s"):format(trainer.epoch, of)
+end
 function Bar:on_epoch_start(trainer, size)
   if not trainer:is_main() then return end
   self.bar = require "moth.utils.progress"(size, { unit = "batch", out = self.out,
-    label = ("epoch %d/%d"):format(trainer.epoch, trainer.max_epochs) })
+    label = label(trainer) })
   self.bar.done = trainer.batch
 end
 function Bar:on_batch(trainer, loss)
@@ -167,7 +174,7 @@ function Bar:on_epoch(trainer, logs)
   for name, value in each(logs) do if type(value) == "number" then names[#names + 1] = name end end
   table.sort(names)
   for i, name in ipairs(names) do parts[i] = ("%s %.4g"):format(name, logs[name]) end
-  self.bar:finish(("epoch %d/%d  %s"):format(trainer.epoch, trainer.max_epochs, table.concat(parts, "  ")))
+  self.bar:finish(label(trainer) .. "  " .. table.concat(parts, "  "))
   self.bar = nil
 end
 
@@ -230,11 +237,21 @@ function Loggers:on_fit_end()
   end
 end
 
+local HOOKS = { "on_setup", "on_fit_start", "on_epoch_start", "on_batch", "on_step", "on_epoch", "on_fit_end" }
+local CALLED = {}
+for _, name in ipairs(HOOKS) do CALLED[name] = true end
+
 --- The callbacks of a trainer with these options: the user's first, then checkpoints, logs, progress.
 function M.of(trainer, o)
   local list = {}
   for i, c in ipairs(o.callbacks or {}) do
     if type(c) ~= "table" then check.fail("[train.Trainer] callback %d is a %s", i, class.name(c)) end
+    for name in pairs(c) do
+      if type(name) == "string" and name:find "^on_" and not CALLED[name] then
+        check.fail("[train.Trainer] callback %d has %s, which nothing calls; there are: %s", i, name,
+          table.concat(HOOKS, ", "))
+      end
+    end
     list[i] = c
   end
   if o.loggers then list[#list + 1] = Loggers(o.loggers, o.folder, { log_every = o.log_every }) end

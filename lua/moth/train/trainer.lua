@@ -30,7 +30,7 @@ local Trainer = class("Trainer")
 -- after epochs. resume: true (from folder's last.moth, if there is one) or a path. preempt: save and end when told to.
 -- config: plain values for run.json.
 Trainer.__init = signature.init("train.Trainer(Module model, Optimizer optimizer, *, callable loss?, function step?, \z
-  table metrics?, table scheduler?, 'epoch'|'step' scheduler_every='epoch', count max_epochs=1, count max_steps?, \z
+  table metrics?, table scheduler?, 'epoch'|'step' scheduler_every='epoch', count max_epochs?, count max_steps?, \z
   count accumulate=1, number clip_norm?, number clip_value?, bool|dtype amp=false, number ema?, bool compile=false, \z
   bool ddp=false, device device?, table callbacks?, table loggers?, path folder?, table config?, string monitor?, \z
   'min'|'max' mode='min', size keep_best=1, count save_every?, count log_every=50, count validate_every=1, \z
@@ -38,6 +38,13 @@ Trainer.__init = signature.init("train.Trainer(Module model, Optimizer optimizer
   for key, value in each(o) do self[key] = value end
   if not (o.loss or o.step) or o.loss and o.step then
     check.fail("[train.Trainer] give loss, a function of (output, target), or step, a function of (net, batch…)")
+  end
+  self.max_epochs = o.max_epochs or o.max_steps and math.huge or 1
+  for name, m in each(o.metrics or {}) do
+    if type(m) ~= "table" or not (m.reset and m.update and m.compute) then
+      check.fail("[train.Trainer] metrics: expected a table of metrics by name, { acc = metrics.Accuracy(…) }; \z
+        %s is a %s", tostring(name), class.name(m))
+    end
   end
   self.step = o.step or function(net, x, y)
     local out = net(x)
@@ -95,6 +102,14 @@ local function checked(loss)
   return loss
 end
 
+-- What fit and validate take: it gives batches again for each epoch.
+local function expect_loader(loader)
+  if (type(loader) ~= "table" and type(loader) ~= "userdata") or not loader.iter then
+    check.fail("[train.Trainer] expected a loader, such as a data.DataLoader, got %s", class.name(loader))
+  end
+  return loader
+end
+
 -- ---- training -----------------------------------------------------------------------------------------
 
 local function backward(self, loss, is_last)
@@ -147,7 +162,8 @@ local function train_epoch(self, loader, size)
   end
   local iterator = loader:iter()
   local function go(...)
-    if (...) == nil then return false end
+    self.exhausted = (...) == nil
+    if self.exhausted then return false end
     one(...)
     return true
   end
@@ -171,6 +187,8 @@ end
 --- Trains to the end of max_epochs or max_steps. Loaders give batches for step; a table of named tensors is a batch of
 -- one value. Returns the figures of the last epoch.
 Trainer.fit = signature.method("Trainer.fit(any loader, any val_loader?)", function(self, loader, val_loader)
+  expect_loader(loader)
+  if val_loader then expect_loader(val_loader) end
   prepared(self)
   loader, val_loader = batches.shared(self, loader, true), batches.shared(self, val_loader)
   local has_size, size = pcall(function() return loader:size() end)
@@ -193,12 +211,18 @@ Trainer.fit = signature.method("Trainer.fit(any loader, any val_loader?)", funct
       end
       tell(self, "on_epoch_start", size)
       train_epoch(self, loader, size)
+      if self.batch == 0 and not self.stopped then
+        check.fail("[train.Trainer] the loader gave no batch%s", loader.drop_last and
+          "; with drop_last an epoch of less than batch_size samples has none" or "")
+      end
+      -- max_steps may end it within an epoch, which a run with more steps then goes on with.
+      self.in_epoch = is_done(self) and not self.exhausted and self.batch ~= size
+      local rng = self.in_epoch and moth.get_rng_state()
       self.logs = { train_loss = self.loss_mean:compute():item() }
       if val_loader and (self.epoch % self.validate_every == 0 or is_done(self)) then
         for key, value in each(self:validate(val_loader)) do self.logs[key] = value end
       end
-      scheduled(self)
-      self.in_epoch = false
+      if rng then moth.set_rng_state(rng) else scheduled(self) end
       tell(self, "on_epoch", self.logs)
     end
   end)
@@ -210,6 +234,7 @@ end)
 --- The mean loss and the metrics of a loader, of all ranks: { val_loss = …, val_<name> = … }, numbers or lists. It runs
 -- without gradients, with the averaged weights if there are.
 Trainer.validate = signature.method("Trainer.validate(any loader)", function(self, loader)
+  expect_loader(loader)
   prepared(self)
   local net, training = self.averaged and self.steps > 0 and self.averaged or self.model, self.model.training
   local mean, out = metrics.MeanMetric { sync_on_compute = self.ddp, nan_strategy = "disable" }, {}
