@@ -397,6 +397,8 @@ parity: all
 	@d=$(B)/parity_files; rm -rf $$d; mkdir -p $$d; python3 spec/parity/files.py make $$d && f=$$(cd $$d && ls) && \
 	  $(HERE) spec/parity/files.lua $$d $$f && \
 	  python3 spec/parity/files.py check $$d $$f
+	@d=$(B)/parity_checkpoints; rm -rf $$d; mkdir -p $$d; $(HERE) spec/parity/checkpoints.lua $$d && \
+	  python3 spec/parity/checkpoints.py $$d
 	@python3 spec/parity/data.py $(B)/parity_data && $(HERE) spec/parity/data.lua $(B)/parity_data
 	@$(HERE) spec/parity/signatures.lua | python3 spec/parity/signatures.py
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
