@@ -17,7 +17,7 @@ case $(wc -l < "$FAKE/turns" 2>/dev/null) in
 esac
 ]]
 
-describe("WebDataset's streams #quick #M236", function()
+describe("WebDataset's streams #M236 #noasan", function()
   if not pcall(ffi.load, "libarchive.so.13") then
     pending("needs libarchive.so.13")
     return
