@@ -67,6 +67,14 @@ ISA_neon    := $(ISA_generic)
 else
 ISAS        := generic
 endif
+# Those that are built: LEVELS=own, all code's and this machine's; LEVELS=all, as `make all-levels`, packages and specs
+# have them. A folder that has all keeps all.
+LEVELS   ?= own
+export LEVELS
+FLAGS_OF := $(shell sed -n '/^flags/{p;q;}' /proc/cpuinfo 2>/dev/null)
+has_all   = $(if $(filter-out $(FLAGS_OF),$(1)),,$(2))
+OWN       = generic $(or $(call has_all,avx2 fma bmi2 avx512f avx512bw avx512dq avx512vl avx512cd,avx512),$(call has_all,avx2 fma bmi2,avx2))
+BUILT     = $(if $(and $(filter own,$(LEVELS)),$(filter x86_64,$(CPU)),$(if $(wildcard $(B)/.levels),$(filter-out all,$(shell cat $(B)/.levels)),yes)),$(OWN),$(ISAS))
 # -g1: variable tracking costs a third of the time to compile. Type-generic code says x != x of integers, too. Nothing
 # is thrown through kernels; debuggers unwind them by .debug_frame, which is stripped where nobody needs it.
 KERN_FLAGS  := -g1 $(if $(SAN),,-fno-asynchronous-unwind-tables) -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
@@ -80,11 +88,16 @@ OPT_CORE := $(if $(SAN),-O1,-O2 $(NO_REP))
 # No jump threading: gcc makes several selects of one clamp then, and exp takes 8 % longer. Each function begins a cache line:
 # else what is linked before a loop decides on its speed (sums of columns: 15 %).
 OPT_KERN := $(if $(SAN),-O1,-O3 -falign-functions=64 $(if $(findstring clang,$(CC)),,-fno-thread-jumps))
-# For machines from before 2013: half the time to compile.
+# For machines from before 2013: half the time to compile; without vectors, where another level is above, all but float32's:
+# a sixth of the code.
 OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize $(if $(findstring clang,$(CC)),,-fvect-cost-model=dynamic))
+OPT_rare    := $(if $(SAN),$(OPT_generic),$(if $(filter-out generic,$(ISAS)),-Os,$(OPT_generic)))
 # Vectors by value between inlined functions: gcc's note about their ABI has no pragma that silences it.
-no_note   = $(if $(findstring /fft_,$(1)),-Wno-psabi)
-opt_kern  = $(if $(findstring _generic,$(1)),$(OPT_generic),$(OPT_KERN))
+no_note   = $(if $(findstring /typed_,$(1)),-Wno-psabi)
+is_common = $(and $(findstring _float32_,$(1)),$(if $(findstring /special_,$(1)),,yes))
+opt_kern  = $(if $(findstring _generic,$(1)),$(if $(is_common),$(OPT_generic),$(OPT_rare)),$(OPT_KERN))
+# Calls of ops, one after the other: the longest files, and a third smaller so.
+OPT_calls = $(if $(SAN),-O1,-Os)
 CLANG_CC := $(findstring clang,$(CC))
 OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
 # omp.h alone: the folder that it lies in has gcc's own stdatomic.h, which clang must not find.
@@ -115,7 +128,7 @@ SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed -Wl,-Bsymbolic-functions $(N
 LIBS     := -ldl -lm -lpthread
 
 # The flags an object depends on: changing them rebuilds, changing the rest of this file does not.
-FLAGS_KEY = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(OPT_CORE) $(OPT_KERN) $(OPT_generic) $(KERN_FLAGS) $(LUAJIT_CFLAGS)
+FLAGS_KEY = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(OPT_CORE) $(OPT_KERN) $(OPT_generic) $(OPT_rare) $(OPT_calls) $(KERN_FLAGS) $(LUAJIT_CFLAGS)
 
 # ---- inner make ---------------------------------------------------------------------------------
 
@@ -124,13 +137,14 @@ ifneq ($(INNER),)
 # leaves a file whose content did not change alone, so that only what changed is compiled again. It
 # also checks the op table against the kernels, shape rules and formulas that are there.
 include $(GEN)/sources.mk
+$(shell mkdir -p $(B) && { [ '$(LEVELS)' = own -a -f $(B)/.levels ] || echo '$(LEVELS)' | cmp -s - $(B)/.levels || echo '$(LEVELS)' > $(B)/.levels; })
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
+$(GEN)/sources.mk: $(if $(INNER),$(B)/.levels) $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/comm/collective.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/edge/moth_edge.h lua/moth/lang/source.lua lua/moth/lang/homes.lua src/moth*.h src/core/*.h src/device/*.h src/dispatch/*.h kernels/common/*.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)
-	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN) "$(ISAS)"
+	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN) "$(ISAS)" "$(BUILT)"
 
 $(GEN)/%.c: $(GEN)/sources.mk ;
 
@@ -182,7 +196,7 @@ $(B)/obj/$(1)%.o: $(2)%.c $(B)/.flags
 
 endef
 $(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$$(call opt_kern,$$<) $(KERN_FLAGS) $$(call no_note,$$<) $$(call isa,$$<)))
-$(eval $(call compile,gen/,$(GEN)/,$(OPT_CORE) $(ISA_generic)))
+$(eval $(call compile,gen/,$(GEN)/,$$(if $$(filter %/composite.c %/backward.c,$$<),$(OPT_calls),$(OPT_CORE)) $(ISA_generic)))
 $(eval $(call compile,src/lua/launcher/,src/lua/launcher/,$(OPT_CORE) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) -fno-plt $(ISA_generic) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))
@@ -196,7 +210,7 @@ emu-lib: $(B)/libmoth_cudaemu.so
 
 # Warnings are errors for both compilers here, and only here: a user's newer compiler may know more.
 # One instruction set of the kernels will do: the others are the same text.
-LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_$(or $(filter avx2,$(ISAS)),$(ISAS)).c,$(KERN_C))
+LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_$(or $(filter avx2,$(BUILT)),$(lastword $(BUILT))).c,$(KERN_C))
 LINT_OK   = $(patsubst $(B)/%,%,$(LINT_C))
 LINTERS ?= gcc clang
 lint-c: $(foreach by,$(LINTERS),$(LINT_OK:%=$(B)/lint/$(by)/%.o))
@@ -226,10 +240,13 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity bridges fuzz site docs pictures tour install install-lua dist deb uninstall clean help
+.PHONY: all all-levels libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity bridges fuzz site docs pictures tour install install-lua dist deb uninstall clean help
 
 all: check $(if $(TRIPLE),$(SYSROOT)/usr)
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
+# Specs compare levels, packages go to other machines.
+all-levels test test-full deb bundle coverage fuzz asan ubsan-clang: LEVELS := $(if $(filter file,$(origin LEVELS)),all,$(LEVELS))
+all-levels: all
 
 $(B)/sysroot/usr:
 	@sh .ci/sysroot $(TRIPLE) $(@D)
@@ -561,7 +578,7 @@ clean:
 	rm -rf build
 
 help:
-	@printf '%s\n' 'make             the CPU build, into build/' \
+	@printf '%s\n' 'make             the CPU build, into build/, for this machine; all-levels: for all processors of its kind' \
 	  'make deps        install what building and testing need, from Debian; deps-dev: the tools of lint too; deps-hosts: Neovim, nginx, LOVE' \
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \

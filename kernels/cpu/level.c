@@ -1,4 +1,4 @@
-/* The instruction set of the kernels: the best one of the CPU, or the one in MOTH_CPU. */
+/* The instruction set of the kernels: the best one of the CPU that is built, or the one in MOTH_CPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/loop.h"
+#include "levels.h"
 #include "moth.h"
 
 int moth_isa;
@@ -41,13 +42,18 @@ bool moth_cpu_has(int isa) {
 }
 #endif
 
+static const bool built[MOTH_NISAS] = MOTH_LEVELS_BUILT;
+
 __attribute__((constructor)) static void level_init(void) {
   int best = MOTH_NISAS - 1;
-  while (!moth_cpu_has(best))
+  while (!built[best] || !moth_cpu_has(best))
     best--;
   int want = moth_env_choice("MOTH_CPU", names);
-  if (want >= 0 && !moth_cpu_has(want)) {
-    moth_env_complain("MOTH_CPU", "a level that this CPU has", names[best]);
+  if (want >= 0 && !(built[want] && moth_cpu_has(want))) {
+    moth_env_complain("MOTH_CPU",
+                      built[want] ? "a level that this CPU has"
+                                  : "a level that this build has (`make all-levels`: all)",
+                      names[best]);
     want = -1;
   }
   moth_isa = want < 0 ? best : want;
@@ -64,6 +70,10 @@ MothStatus moth_set_cpu_level(const char *level) {
       continue;
     if (!moth_cpu_has(i))
       return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: this CPU has no %s", level);
+    if (!built[i])
+      return moth_fail(
+          MOTH_ERR_VALUE,
+          "set_cpu_level: this build has no kernels for %s: `make all-levels` compiles all", level);
     moth_isa = i;
     return MOTH_OK;
   }

@@ -54,7 +54,7 @@ describe("the build", function()
   end
 
   -- A copy of the tree: what is edited as files, the rest as links.
-  before_each(function()
+  setup(function()
     dir = must("mktemp -d"):match("%S+")
     must([[mkdir -p %s/src %s/kernels && cp -r src/ops %s/src/ops &&
       for d in src/*; do d=$(basename $d); [ $d = ops ] || ln -s $PWD/src/$d %s/src; done && ln -s $PWD/lua %s/lua &&
@@ -62,9 +62,20 @@ describe("the build", function()
       dir, dir, dir, dir, dir, dir)
     before = assert(generated())
   end)
-  after_each(function() os.execute("rm -rf " .. dir) end)
+  after_each(function() must("cp -r src/ops %s/src && cp kernels/math_float.h %s/kernels", dir, dir) end)
+  teardown(function() os.execute("rm -rf " .. dir) end)
 
-  it("compiles one chunk of loops for a new pointwise op and its formula, and no other kernel", function()
+  it("has tables of those levels alone that it is for", function()
+    must('%s %s/src/ops/gen.lua %s/own "generic avx2 avx512" "generic avx512"', luajit, dir, dir)
+    assert.equal("", (must("cd %s/own && ls kernels | grep _avx2 || true", dir)))
+    assert.equal("", (must("cd %s/own && grep -l _avx2 *.c || true", dir)))
+    assert.matches("{true, false, true}", must("cat %s/own/levels.h", dir), 1, true)
+    -- A level that is not built has the kernels of the one below.
+    assert.matches("add_float32_generic, add_float64_generic, add_float16_generic, add_bfloat16_generic}, "
+      .. "(const MothLoop[]){add_float32_generic,", must("grep moth_loops_add %s/own/loops.c", dir), 1, true)
+  end)
+
+  it("compiles a chunk of loops of each float dtype for a new pointwise op, and no other kernel", function()
     edit(dir .. "/src/ops/activation.lua", "return {\n", [[return {
 { "twice_relu(Tensor self) -> Tensor",
   kind = "pointwise", scalar = "twice_relu", promote = "float", inplace = true,
@@ -81,10 +92,10 @@ MOTH_FN real m_relu6(]])
     assert.is_true(#sources <= 15, table.concat(sources, " "))
     local kernels = {}
     for _, name in ipairs(sources) do
-      if name:find("^kernels/") then kernels[#kernels + 1] = name:match("^kernels/pointwise_%d+") or name end
+      if name:find("^kernels/") then kernels[#kernels + 1] = name:match("^kernels/pointwise_%d+_%w+_") or name end
     end
-    assert.equal(3, #kernels, table.concat(kernels, " "))
-    for _, name in ipairs(kernels) do assert.equal(kernels[1], name) end
+    assert.equal(6, #kernels, table.concat(kernels, " "))
+    for i, name in ipairs(kernels) do assert.equal(kernels[i < 4 and 1 or 4], name) end -- sorted; each at three levels
     -- Only families of ops and kernels include these; layout.h, the two ends of a device's library.
     assert.same({ "layout.h", "moth_ops.h", "ops/activation.h", "unpack/activation.h" }, headers)
   end)

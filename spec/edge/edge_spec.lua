@@ -350,7 +350,7 @@ describe("the edge library", function()
     agrees(function(x) return (x * 2):tanh() end, { moth.randn(3):half() })
     said, sources = generated("", file)
     assert.equal("rc=0\n", said)
-    assert.truthy(sources:find("half_float16_generic.c", 1, true))
+    assert.truthy(sources:find("_float16_generic.c", 1, true))
   end)
 
   it("is not built with dtypes that there are not, nor of ops that need LAPACK", function()

@@ -53,7 +53,8 @@ function M.formulas(k, d, formulas, list, seen)
 end
 
 --- A loop of a kernel for a dtype that is stored as it is computed. Options: `lanes`, the name of a loop over
--- contiguous elements that is written by hand for some instruction sets; `linkage` of the function, static.
+-- contiguous elements that is written by hand for some instruction sets; `linkage` of the function, static; `short`:
+-- a long formula is not computed four vectors at a time.
 --
 -- An operand that is one number for all is read from a block of equal ones by the same loop: in one of its own, gcc
 -- would compute what depends on it alone ahead of the loop, and a product that was computed there is no part of an FMA
@@ -106,9 +107,10 @@ function M.loop(k, d, name, formulas, options)
     -- In a function of its own: constants stay in memory, and registers are free. `restrict` lets loads go before
     -- stores of other elements; that of an element itself waits for its load, so that out may be the input exactly.
     if lanes then put("#ifdef %s\n#define %s_row %s\n#else", lanes, name, lanes) end
-    put("static MOTH_ROW void %s_row(%s *restrict o, const %s *restrict a1, int64_t n) {", name, out,
-      input_type(k, d, 1))
-    loop("  ", d.is_float and "MOTH_VECTOR_LONG" or "MOTH_VECTOR", "0", "n", "o[i]", "a#[i]")
+    local short = options and options.short or not d.is_float
+    put("static %s void %s_row(%s *restrict o, const %s *restrict a1, int64_t n) {",
+      short and "__attribute__((noinline))" or "MOTH_ROW", name, out, input_type(k, d, 1))
+    loop("  ", short and "MOTH_VECTOR" or "MOTH_VECTOR_LONG", "0", "n", "o[i]", "a#[i]")
     put("}")
     if lanes then put("#endif") end
   end
@@ -164,7 +166,7 @@ function M.loop_through(k, name, loop, through)
     if input == "mask" then bytes = bytes + 2 ^ i end
   end
   return ([[
-static void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {
+void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {
   %s(%s, %d, %du, p, s, n, k);
 }
 ]]):format(name, through, loop, #k.inputs, bytes)

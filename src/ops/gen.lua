@@ -1,12 +1,12 @@
--- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT ["neon"]`, with the instruction
--- sets of another processor than x86-64; with --edge it writes what the edge library is compiled of (edge.lua).
+-- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT ["generic avx2 avx512"
+-- "generic avx2"]`, with the instruction sets of the processor's kernels, and those to build; with --edge it writes what the edge library is compiled of (edge.lua).
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
 --   shapes.c     the shape rules that are patterns, or follow from the kind
 --   composite.c  the composites that are expressions
 --   backward.c   one backward function per differentiable op
---   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
+--   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels; levels.h: what is built
 --   cuda/        the same for CUDA, per dtype, and the table of kernels
 --   layout.h     a hash of what libmoth and a device's library must agree on
 --   moth/cdef.lua    the public C API for LuaJIT's FFI
@@ -287,10 +287,9 @@ for _, name in ipairs({ "schema", "kinds", "patterns" }) do
     :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
   write(("moth/records/%s.lua"):format(name), module)
 end
-if arg[2] then
-  local isas = {}
-  for isa in arg[2]:gmatch "%S+" do isas[#isas + 1] = isa end
-  kernels.isas = isas
+for i, field in ipairs { "isas", "built" } do
+  if arg[i + 1] then kernels[field] = {} end
+  for isa in (arg[i + 1] or ""):gmatch "%S+" do table.insert(kernels[field], isa) end
 end
 checked(writers.run, ops, by_name, { header = header, formulas = reader,
   read = function(path) return assert(read(root .. "/" .. path), path) end,

@@ -302,7 +302,8 @@ end
 -- The conversions of 16-bit elements: LOAD and STORE.
 local conversions = { [0] = "", " m_f16_to_f32 m_f32_to_f16", " m_bf16_to_f32 m_f32_to_bf16" }
 
-local function write_cpu(list, isas, sources, macros, write)
+local function write_cpu(list, levels, sources, macros, write)
+  local isas, of = levels()
   for _, d in ipairs(float_types) do
     local text = table.concat(variants(list, loop_text), "\n")
     write(("formulas/steps_%s.h"):format(d.name), banner .. sources.formulas.named_in(text .. conversions[d.form], d.kind) .. "\n")
@@ -322,7 +323,7 @@ local function write_cpu(list, isas, sources, macros, write)
     end
   end
   t[#t + 1] = "const MothUpdateLoop *const moth_steps[MOTH_NISAS][4] = {"
-  for _, isa in ipairs(isas) do
+  for _, isa in ipairs(of) do
     local row = {}
     for i, d in ipairs(float_types) do row[i] = ("moth_steps_%s_%s"):format(d.name, isa) end
     t[#t + 1] = ("  {%s},"):format(list_text(row))
@@ -374,8 +375,8 @@ local function write_numbers(list, write)
   write("steps_numbers.h", table.concat(t, "\n") .. "\n")
 end
 
---- sources: { formulas }; isas: names; macros(d): what begins a file for a dtype.
-function M.write(ops, by_name, sources, isas, macros, write)
+--- sources: { formulas }; levels(): of kernels.write; macros(d): what begins a file for a dtype.
+function M.write(ops, by_name, sources, levels, macros, write)
   local list = steps_of(ops)
   for _, op in ipairs(list) do
     op.by_name = by_name
@@ -384,7 +385,7 @@ function M.write(ops, by_name, sources, isas, macros, write)
     for v = 0, op.step.variants - 1 do loop_text(op, op.step, v) end
   end
   write_numbers(list, write)
-  write_cpu(list, isas, sources, macros, write)
+  write_cpu(list, levels, sources, macros, write)
   write_cuda(list, macros, write)
   for _, op in ipairs(list) do op.by_name = nil end
 end

@@ -414,9 +414,9 @@ function M.run(ops, by_name, sources, write)
   write_shapes(ops, write)
   write_composites(ops, write)
   write_backward(ops, write)
-  kernels.write(ops, sources, write)
+  local levels = kernels.write(ops, sources, write)
   cuda_kernels.write(ops, sources, write)
-  steps.write(ops, by_name, sources, kernels.isas, kernels.dtype_macros, write)
+  steps.write(ops, by_name, sources, levels, kernels.dtype_macros, write)
   write_lua(ops, write)
 end
 

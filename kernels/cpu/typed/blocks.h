@@ -16,7 +16,7 @@ enum {
   GROUPS = MOTH_BLOCKS_GROUPS,
   GROUP = SPAN / GROUPS,
   SPANS = MOTH_BLOCKS_CHUNK / SPAN,
-  COLUMNS = MOTH_BLOCKS_COLUMNS
+  AT_ONCE = MOTH_BLOCKS_COLUMNS
 };
 
 /* 256 elements of a row of the weight: scale * q + least. */
@@ -116,7 +116,7 @@ MOTH_TYPED_REAL void blocks_unpack(const struct MothBlocks *p) {
     }
 }
 
-/* A chunk of up to COLUMNS rows of the weight: spans [at, at + spans) of rows from j on. */
+/* A chunk of up to AT_ONCE rows of the weight: spans [at, at + spans) of rows from j on. */
 typedef struct Chunk {
   int64_t j, at;
   int columns, spans;
@@ -298,10 +298,10 @@ MOTH_TYPED_REAL void blocks_columns(const struct MothBlocks *p) {
   if (p->lanes)
     unpack = vnni[p->type].to_lanes;
 #endif
-  Span w[COLUMNS][SPANS];
+  Span w[AT_ONCE][SPANS];
   Chunk c = {.w = w};
-  for (c.j = p->from; c.j < p->to; c.j += COLUMNS) {
-    c.columns = p->to - c.j < COLUMNS ? (int)(p->to - c.j) : COLUMNS;
+  for (c.j = p->from; c.j < p->to; c.j += AT_ONCE) {
+    c.columns = p->to - c.j < AT_ONCE ? (int)(p->to - c.j) : AT_ONCE;
     for (c.at = 0; c.at < p->spans; c.at += SPANS) {
       int64_t k = c.at * SPAN, n = p->k - k < SPANS * SPAN ? p->k - k : SPANS * SPAN;
       c.spans = (int)((n + SPAN - 1) / SPAN);

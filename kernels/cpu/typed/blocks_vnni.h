@@ -428,11 +428,11 @@ VNNI_INLINE __m128 totals(const __m512 *acc) {
   return _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
 }
 
-/* Adds the sums of a chunk to results of COLUMNS columns, or of one. */
+/* Adds the sums of a chunk to results of AT_ONCE columns, or of one. */
 VNNI_INLINE void put_totals(const MothBlocks *p, const Chunk *c, int64_t r, int column, int columns,
                             const __m512 *acc) {
   __m128 sum = totals(acc);
-  if (columns < COLUMNS) {
+  if (columns < AT_ONCE) {
     put(p, c, r, column, _mm_cvtss_f32(sum));
     return;
   }
@@ -452,12 +452,12 @@ VNNI_INLINE __m512 add_span(__m512 acc, const Lanes *w, const __m512i *x, __m512
   return leasts ? _mm512_fmadd_ps(w->least, _mm512_loadu_ps(sums), acc) : acc;
 }
 
-/* Up to COLUMNS of a row of activations, of whole spans [at, at + spans) of the weight; last: what is no whole span of
+/* Up to AT_ONCE of a row of activations, of whole spans [at, at + spans) of the weight; last: what is no whole span of
  * each column, or NULL. */
 typedef void (*Loader)(const uint8_t *b, Lanes *w);
 VNNI_INLINE void row_of_chunk(const MothBlocks *p, const Chunk *c, int64_t bytes, Loader load,
                               bool leasts, int columns, int64_t ahead, const Span *last) {
-  __m512 acc[COLUMNS] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
+  __m512 acc[AT_ONCE] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
                          _mm512_setzero_ps()};
   const uint8_t *b = p->weight + c->j * p->weight_row + c->at * bytes;
   const int8_t *x = p->values + c->at * SPAN;
@@ -492,22 +492,22 @@ VNNI_INLINE void row_of_chunk(const MothBlocks *p, const Chunk *c, int64_t bytes
 /* Columns [from, to) of one row of activations. What is read ahead is the next columns' same place. */
 VNNI_INLINE void one_row(const MothBlocks *p, int64_t bytes, Loader load, bool leasts) {
   Chunk c = {0};
-  int64_t columns = COLUMNS * p->weight_row, ahead = columns;
+  int64_t columns = AT_ONCE * p->weight_row, ahead = columns;
   while (ahead < AHEAD_OF_BLOCKS)
     ahead += columns;
-  for (c.j = p->from; c.j < p->to; c.j += COLUMNS) {
-    c.columns = p->to - c.j < COLUMNS ? (int)(p->to - c.j) : COLUMNS;
+  for (c.j = p->from; c.j < p->to; c.j += AT_ONCE) {
+    c.columns = p->to - c.j < AT_ONCE ? (int)(p->to - c.j) : AT_ONCE;
     for (c.at = 0; c.at < p->spans; c.at += SPANS) {
       int64_t k = c.at * SPAN, n = p->k - k < SPANS * SPAN ? p->k - k : SPANS * SPAN;
-      Span rest[COLUMNS], *last = n % SPAN ? rest : NULL;
+      Span rest[AT_ONCE], *last = n % SPAN ? rest : NULL;
       c.spans = (int)(n / SPAN);
       if (last)
         for (int i = 0; i < c.columns; i++)
           kinds[p->type].unpack(p->weight + (c.j + i) * p->weight_row +
                                     bytes_of(p, k + c.spans * SPAN),
                                 n % SPAN, rest + i);
-      if (c.columns == COLUMNS)
-        row_of_chunk(p, &c, bytes, load, leasts, COLUMNS, ahead, last);
+      if (c.columns == AT_ONCE)
+        row_of_chunk(p, &c, bytes, load, leasts, AT_ONCE, ahead, last);
       else {
         Chunk one = c;
         for (one.columns = 1; one.j < p->to; one.j++, last += last != NULL)
@@ -536,18 +536,18 @@ VNNI_INLINE void to_lanes(const uint8_t *b, int64_t n, int64_t bytes, Loader loa
   }
 }
 
-/* All COLUMNS columns, or one, of some rows. */
+/* All AT_ONCE columns, or one, of some rows. */
 VNNI_INLINE void vnni_tile(const MothBlocks *p, const Chunk *chunk, int64_t r, int column, int rows,
                            int columns, bool leasts) {
-  __m512 acc[2][COLUMNS];
-  BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < COLUMNS; c++)
+  __m512 acc[2][AT_ONCE];
+  BLOCK_UNROLL for (int i = 0; i < rows; i++) BLOCK_UNROLL for (int c = 0; c < AT_ONCE; c++)
       acc[i][c] = _mm512_setzero_ps();
   for (int s = 0; s < chunk->spans; s++) {
     int64_t at = r * p->spans + chunk->at + s;
     const int8_t *x = p->values + at * SPAN;
     const float *scales = (const float *)p->scales + at * GROUPS,
                 *sums = (const float *)p->sums + at * GROUPS;
-    __m512i dot[2][COLUMNS];
+    __m512i dot[2][AT_ONCE];
     BLOCK_UNROLL for (int i = 0; i < rows; i++) {
       __m512i begin =
           leasts ? _mm512_setzero_si512() : _mm512_loadu_si512(sums + i * p->spans * GROUPS);
@@ -587,16 +587,16 @@ VNNI_INLINE void vnni_tile(const MothBlocks *p, const Chunk *chunk, int64_t r, i
 
 VNNI_INLINE void vnni_chunk(const MothBlocks *p, const Chunk *c, bool leasts) {
   int64_t r = 0;
-  if (c->columns < COLUMNS) {
+  if (c->columns < AT_ONCE) {
     for (; r < p->rows; r++)
       for (int i = 0; i < c->columns; i++)
         vnni_tile(p, c, r, i, 1, 1, leasts);
     return;
   }
   for (; r + 2 <= p->rows; r += 2)
-    vnni_tile(p, c, r, 0, 2, COLUMNS, leasts);
+    vnni_tile(p, c, r, 0, 2, AT_ONCE, leasts);
   for (; r < p->rows; r++)
-    vnni_tile(p, c, r, 0, 1, COLUMNS, leasts);
+    vnni_tile(p, c, r, 0, 1, AT_ONCE, leasts);
 }
 static VNNI void vnni_leasts(const MothBlocks *p, const Chunk *c) {
   vnni_chunk(p, c, true);

@@ -239,14 +239,14 @@ static bool adjacent(const int64_t *at, int lines) {
 /* Pairs that lie beside each other in a line are moved a tile at a time, by shuffles of whole vectors: element by element
  * it takes as long as the passes. Both return how many elements of each line they have moved. */
 #ifdef __AVX512F__
-typedef double wide __attribute__((vector_size(64), aligned(8), may_alias));
+typedef double eight __attribute__((vector_size(64), aligned(8), may_alias));
 #define SHUFFLE __builtin_shufflevector
 enum { FETCHED = 2 }; /* vectors ahead: the processor follows fewer lines than go side by side */
 
 /* The columns of 8 rows of pairs of floats (4 rows of pairs of doubles) as rows. */
-MOTH_FN void transpose(wide *r) {
+MOTH_FN void transpose(eight *r) {
   if (sizeof(real) == 4) {
-    wide a[8], b[8];
+    eight a[8], b[8];
 #pragma GCC unroll 4
     for (int k = 0; k < 8; k += 2) {
       a[k] = SHUFFLE(r[k], r[k + 1], 0, 8, 2, 10, 4, 12, 6, 14);
@@ -266,7 +266,7 @@ MOTH_FN void transpose(wide *r) {
       r[k + 4] = SHUFFLE(b[k], b[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
   } else {
-    wide a[4];
+    eight a[4];
 #pragma GCC unroll 2
     for (int k = 0; k < 2; k++) {
       a[k] = SHUFFLE(r[2 * k], r[2 * k + 1], 0, 1, 8, 9, 4, 5, 12, 13);
@@ -296,12 +296,12 @@ static int64_t load_pairs(const real *in, const int64_t *at, int64_t unit, int64
   enum { SIDE = V / 2 };
   int64_t i = 0;
   for (; i + SIDE <= count; i += SIDE) {
-    wide r[2][SIDE];
+    eight r[2][SIDE];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
 #pragma GCC unroll 8
       for (int v = 0; v < SIDE; v++) {
-        const wide *from = (const wide *)(in + at[h * SIDE + v] * unit + 2 * i);
+        const eight *from = (const eight *)(in + at[h * SIDE + v] * unit + 2 * i);
         r[h][v] = *from;
         __builtin_prefetch(from + FETCHED);
       }
@@ -322,19 +322,19 @@ static int64_t store_pairs(real *out, const int64_t *at, int64_t unit, int64_t c
   enum { SIDE = V / 2 };
   int64_t i = 0;
   for (; i + SIDE <= count; i += SIDE) {
-    wide r[2][SIDE];
+    eight r[2][SIDE];
 #pragma GCC unroll 8
     for (int k = 0; k < SIDE; k++) {
       vec a = *(const vec *)(re + (i + k) * V) * c, b = *(const vec *)(im + (i + k) * V) * c;
-      r[0][k] = (wide)SHUFFLE(a, b, ZIP_LOW);
-      r[1][k] = (wide)SHUFFLE(a, b, ZIP_TOP);
+      r[0][k] = (eight)SHUFFLE(a, b, ZIP_LOW);
+      r[1][k] = (eight)SHUFFLE(a, b, ZIP_TOP);
     }
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
       transpose(r[h]);
 #pragma GCC unroll 8
       for (int v = 0; v < SIDE; v++) {
-        wide *to = (wide *)(out + at[h * SIDE + v] * unit + 2 * i);
+        eight *to = (eight *)(out + at[h * SIDE + v] * unit + 2 * i);
         *to = r[h][v];
         __builtin_prefetch(to + FETCHED, 1);
       }

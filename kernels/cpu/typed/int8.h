@@ -3,7 +3,7 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/typed/prelude.h"
 
-enum { LANES = 16 };
+enum { WIDE = 16 };
 #if MOTH_REAL_KIND == 1 && defined(__AVX512F__) && defined(__AVX512BW__)
 #define BY_LANES 1
 #else
@@ -20,7 +20,7 @@ MOTH_FN __m512i byte_lanes(__mmask16 in, const float *x, __m512 inverse, __m512 
   return _mm512_add_epi32(_mm512_cvtps_epi32(y), zero);
 }
 MOTH_FN __mmask16 first_lanes(int64_t n) {
-  return n >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+  return n >= WIDE ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
 }
 #define BYTE_LANES(in, x) byte_lanes(in, x, by, lo, hi, at)
 #define BYTE_BOUNDS                                                                                \
@@ -37,11 +37,11 @@ MOTH_FN real m_minimum_byte_(real x) {
   return x < 255 ? x : 255;
 }
 
-static void bytes_of(const real *restrict in, uint8_t *restrict out, int64_t n, real inverse,
+static void to_bytes(const real *restrict in, uint8_t *restrict out, int64_t n, real inverse,
                      real zero) {
 #if BY_LANES
   BYTE_BOUNDS;
-  for (int64_t i = 0; i < n; i += LANES) {
+  for (int64_t i = 0; i < n; i += WIDE) {
     __mmask16 m = first_lanes(n - i);
     _mm512_mask_cvtepi32_storeu_epi8(out + i, m, BYTE_LANES(m, in + i));
   }
@@ -64,7 +64,7 @@ MOTH_FN __m512i four_channels(__mmask16 in, const float *x, int64_t stride, __m5
 static void sixteen_channels(const float *in, int64_t stride, uint8_t *out, int64_t step, int64_t n,
                              float inverse, float zero) {
   BYTE_BOUNDS;
-  for (int64_t x = 0; x < n; x += LANES) {
+  for (int64_t x = 0; x < n; x += WIDE) {
     __mmask16 m = first_lanes(n - x);
     __m512i v[4], t[4];
     for (int k = 0; k < 4; k++)
@@ -84,7 +84,7 @@ static void sixteen_channels(const float *in, int64_t stride, uint8_t *out, int6
       pixels[8 + k] = _mm512_extracti32x4_epi32(v[k], 2);
       pixels[12 + k] = _mm512_extracti32x4_epi32(v[k], 3);
     }
-    for (int64_t i = 0; i < LANES && x + i < n; i++)
+    for (int64_t i = 0; i < WIDE && x + i < n; i++)
       _mm_storeu_si128((__m128i *)(out + (x + i) * step), pixels[i]);
   }
 }
@@ -94,7 +94,7 @@ static void sixteen_channels(const float *in, int64_t stride, uint8_t *out, int6
 static void extremes(const real *in, int64_t n, real *least, real *most) {
 #if BY_LANES
   __m512 low = _mm512_setzero_ps(), high = low, sum = low;
-  for (int64_t k = 0; k < n; k += LANES) {
+  for (int64_t k = 0; k < n; k += WIDE) {
     __m512 x = _mm512_maskz_loadu_ps(first_lanes(n - k), in + k);
     low = _mm512_min_ps(low, x);
     high = _mm512_max_ps(high, x);
@@ -104,10 +104,10 @@ static void extremes(const real *in, int64_t n, real *least, real *most) {
   *least = _mm512_reduce_min_ps(low) + all;
   *most = _mm512_reduce_max_ps(high) + all;
 #else
-  real lo[LANES] = {0}, hi[LANES] = {0}, odd[LANES] = {0};
+  real lo[WIDE] = {0}, hi[WIDE] = {0}, odd[WIDE] = {0};
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; l++) {
+  for (; i + WIDE <= n; i += WIDE)
+    for (int l = 0; l < WIDE; l++) {
       real x = in[i + l];
       lo[l] = x < lo[l] ? x : lo[l];
       hi[l] = x > hi[l] ? x : hi[l];
@@ -120,7 +120,7 @@ static void extremes(const real *in, int64_t n, real *least, real *most) {
     odd[l] += x * 0;
   }
   real a = 0, b = 0, c = 0;
-  for (int l = 0; l < LANES; l++) {
+  for (int l = 0; l < WIDE; l++) {
     a = lo[l] < a ? lo[l] : a;
     b = hi[l] > b ? hi[l] : b;
     c += odd[l];
@@ -147,7 +147,7 @@ MOTH_TYPED_REAL void int8_quantize(const struct MothInt8Quantize *q) {
       ((real *)q->scales)[r] = scale;
       q->zeros[r] = (int32_t)zero;
     }
-    bytes_of(in, out, q->n, inverse, zero);
+    to_bytes(in, out, q->n, inverse, zero);
     memset(out + q->n, 0, (size_t)(q->out_row - q->n));
   }
 }
@@ -165,7 +165,7 @@ MOTH_TYPED_REAL void int8_pixels(const struct MothInt8Pixels *p) {
     int64_t some = n - c < 4 ? n - c : 4;
     uint8_t *line = p->line, *out = p->out + c;
     for (int64_t i = 0; i < some; i++)
-      bytes_of((const real *)p->in + (c + i) * p->channel_stride, n == 1 ? p->out : line + i * w, w,
+      to_bytes((const real *)p->in + (c + i) * p->channel_stride, n == 1 ? p->out : line + i * w, w,
                inverse, zero);
     if (some == 4)
       for (int64_t x = 0; x < w; x++) {
@@ -213,7 +213,7 @@ MOTH_FN void transpose_lanes(__m512 *r) {
 }
 
 static void finish_rows(const MothInt8Finish *f) {
-  for (int64_t j = 0; j < f->columns; j += LANES) {
+  for (int64_t j = 0; j < f->columns; j += WIDE) {
     __mmask16 in = first_lanes(f->columns - j);
     __m512 scale = _mm512_maskz_loadu_ps(in, (const float *)f->scale + j);
     __m512 bias =
@@ -236,18 +236,18 @@ static void finish_rows(const MothInt8Finish *f) {
 static void finish_image(const MothInt8Finish *f) {
   const float by = *(const float *)f->row_scale;
   const __m512i zero = _mm512_set1_epi32(*f->row_zero);
-  for (int64_t j = 0; j < f->columns; j += LANES) {
+  for (int64_t j = 0; j < f->columns; j += WIDE) {
     __mmask16 in = first_lanes(f->columns - j);
     __m512 scale =
         _mm512_mul_ps(_mm512_maskz_loadu_ps(in, (const float *)f->scale + j), _mm512_set1_ps(by));
     __m512 bias =
         f->bias ? _mm512_maskz_loadu_ps(in, (const float *)f->bias + j) : _mm512_setzero_ps();
     __m512i less = _mm512_mullo_epi32(_mm512_maskz_loadu_epi32(in, f->of_columns + j), zero);
-    for (int64_t r = 0; r < f->rows; r += LANES) {
-      int64_t rows = f->rows - r < LANES ? f->rows - r : LANES;
+    for (int64_t r = 0; r < f->rows; r += WIDE) {
+      int64_t rows = f->rows - r < WIDE ? f->rows - r : WIDE;
       __m512 v[16];
 #pragma GCC unroll 16
-      for (int i = 0; i < LANES; i++) {
+      for (int i = 0; i < WIDE; i++) {
         __m512i sum =
             _mm512_loadu_si512(f->sums + (r + (i < rows ? i : 0)) * MOTH_INT8_COLUMNS + j);
         __m512 y = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, less));
@@ -256,7 +256,7 @@ static void finish_image(const MothInt8Finish *f) {
       }
       transpose_lanes(v);
       float *out = (float *)f->out + r + j * f->out_column;
-      for (int64_t i = 0; i < LANES && j + i < f->columns; i++)
+      for (int64_t i = 0; i < WIDE && j + i < f->columns; i++)
         _mm512_mask_storeu_ps(out + i * f->out_column, first_lanes(rows), v[i]);
     }
   }
@@ -380,22 +380,22 @@ static void int4_group(const MothInt4 *p, int64_t row, int64_t first, int64_t n)
         (int8_t)(int32_t)x;
   }
   for (int64_t k = first; k < first + p->group && k < p->blocks * MOTH_INT4_BLOCK; k += 8)
-    ((real *)p->scales)[blocks * LANES + k / 8] = scale;
+    ((real *)p->scales)[blocks * WIDE + k / 8] = scale;
 }
 
 static void int4_row(const MothInt4 *p, int64_t row) {
   int64_t from = row * p->blocks, blocks = p->blocks;
   memset(p->values + from * MOTH_INT4_BLOCK, 0, (size_t)(blocks * MOTH_INT4_BLOCK));
-  memset((real *)p->scales + from * LANES, 0, (size_t)(blocks * LANES) * sizeof(real));
+  memset((real *)p->scales + from * WIDE, 0, (size_t)(blocks * WIDE) * sizeof(real));
   for (int64_t k = 0; k < p->k; k += p->group)
     int4_group(p, row, k, p->k - k < p->group ? p->k - k : p->group);
   for (int64_t b = from; b < from + blocks; b++)
-    for (int l = 0; l < LANES; l++) {
+    for (int l = 0; l < WIDE; l++) {
       const int8_t *x = p->values + b * MOTH_INT4_BLOCK + 4 * l;
       int32_t sum = 0;
       for (int i = 0; i < 4; i++)
         sum += x[i] + x[64 + i];
-      p->starts[b * LANES + l] = -8 * sum;
+      p->starts[b * WIDE + l] = -8 * sum;
     }
 }
 
@@ -410,7 +410,7 @@ static void int4_block(const uint8_t *restrict w, const int8_t *restrict x,
   int16_t pairs[64];
   for (int i = 0; i < 64; i++)
     pairs[i] = (int16_t)((w[i] & 15) * x[i] + (w[i] >> 4) * x[64 + i]);
-  for (int l = 0; l < LANES; l++)
+  for (int l = 0; l < WIDE; l++)
     dots[l] = pairs[4 * l] + pairs[4 * l + 1] + pairs[4 * l + 2] + pairs[4 * l + 3];
 }
 
@@ -422,16 +422,16 @@ MOTH_TYPED_REAL void int4_columns(const struct MothInt4 *p) {
       for (int64_t b = 0; b < p->blocks; b++) {
         int64_t at = r * p->blocks + b, left = p->weight_row - 64 * b;
         const uint8_t *w = p->weight + j * p->weight_row + 64 * b;
-        int32_t dots[LANES];
+        int32_t dots[WIDE];
         uint8_t last[64] = {0};
         if (left < 64)
           w = memcpy(last, w, (size_t)left);
         int4_block(w, p->values + at * MOTH_INT4_BLOCK, dots);
-        for (int l = 0; l < LANES; l++) {
+        for (int l = 0; l < WIDE; l++) {
           int64_t g = (b * MOTH_INT4_BLOCK + 8 * l) / p->group;
           if (g < p->groups)
-            sum += (real)(dots[l] + p->starts[at * LANES + l]) *
-                   (scale[g] * ((const real *)p->scales)[at * LANES + l]);
+            sum += (real)(dots[l] + p->starts[at * WIDE + l]) *
+                   (scale[g] * ((const real *)p->scales)[at * WIDE + l]);
         }
       }
       ((real *)p->out)[r * p->n + j] = p->bias ? sum + ((const real *)p->bias)[j] : sum;

@@ -2,8 +2,8 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/typed/prelude.h"
 
-static void turn(const real *restrict x, const real *restrict c, const real *restrict s,
-                 int64_t half, bool interleaved, real *restrict y) {
+static void rotate(const real *restrict x, const real *restrict c, const real *restrict s,
+                   int64_t half, bool interleaved, real *restrict y) {
   if (interleaved)
     MOTH_VECTOR for (int64_t k = 0; k < half; k++) {
       real a = x[2 * k], b = x[2 * k + 1];
@@ -26,7 +26,7 @@ MOTH_TYPED_REAL void rope_rows(const struct MothRope *p) {
       at += rest % p->shape[d] * p->stride[d];
       rest /= p->shape[d];
     }
-    turn((const real *)p->in + 2 * r * p->half, (const real *)p->cos + at,
-         (const real *)p->sin + at, p->half, p->interleaved, (real *)p->out + 2 * r * p->half);
+    rotate((const real *)p->in + 2 * r * p->half, (const real *)p->cos + at,
+           (const real *)p->sin + at, p->half, p->interleaved, (real *)p->out + 2 * r * p->half);
   }
 }

@@ -72,25 +72,26 @@ typedef struct Tile {
   int last;
 } Tile;
 
-/* c[rows][V vectors] = alpha * (a times b) + beta * c */
-MOTH_FN void small_tile(const Tile *t, int rows, int V) {
+/* c[rows][vectors] = alpha * (a times b) + beta * c */
+MOTH_FN void small_tile(const Tile *t, int rows, int vectors) {
   small_vec sum[SMALL_M][SMALL_V];
   const real *a = t->a, *b = t->b;
   const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
   const int last = t->last;
-  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < V; v++) sum[m][v] =
-      (small_vec){0};
+  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++)
+      sum[m][v] = (small_vec){0};
   for (int64_t k = t->k; k > 0; k--, a += a_col, b += b_row) {
     small_vec x[SMALL_V];
-    SMALL_UNROLL for (int v = 0; v < V - 1; v++) x[v] = *(const small_vec *)(b + v * SMALL_LANES);
-    x[V - 1] = small_load(b + (V - 1) * SMALL_LANES, last);
-    SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < V; v++)
+    SMALL_UNROLL for (int v = 0; v < vectors - 1; v++) x[v] =
+        *(const small_vec *)(b + v * SMALL_LANES);
+    x[vectors - 1] = small_load(b + (vectors - 1) * SMALL_LANES, last);
+    SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++)
         sum[m][v] += a[m * a_row] * x[v];
   }
   const real alpha = t->alpha, beta = t->beta;
-  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < V; v++) {
+  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++) {
     real *to = t->c + m * t->c_row + v * SMALL_LANES;
-    const int n = v == V - 1 ? last : SMALL_LANES;
+    const int n = v == vectors - 1 ? last : SMALL_LANES;
     small_vec y = alpha * sum[m][v];
     if (beta != 0)
       y += beta * small_load(to, n);
@@ -171,14 +172,14 @@ MOTH_TYPED_REAL void gemm_small(const struct MothGemm *g) {
           parts = (vectors + SMALL_V - 1) / SMALL_V;
   int64_t blocks = (g->m + SMALL_M - 1) / SMALL_M;
   for (int64_t part = 0, j = 0; part < parts && !moth_stopped(); part++) {
-    int64_t wide = vectors / parts + (part < vectors % parts);
-    int64_t cols = small_least(wide * SMALL_LANES, g->n - j);
+    int64_t columns = vectors / parts + (part < vectors % parts);
+    int64_t cols = small_least(columns * SMALL_LANES, g->n - j);
     Tile t = {.a_row = g->a_row,
               .a_col = g->a_col,
               .b_row = turn ? SMALL_WIDTH : g->b_row,
               .c_row = g->c_row,
               .alpha = (real)g->alpha,
-              .last = (int)(cols - (wide - 1) * SMALL_LANES)};
+              .last = (int)(cols - (columns - 1) * SMALL_LANES)};
     for (int64_t p = 0; p < g->k; p += SMALL_K) {
       const real *a = (const real *)g->a + p * g->a_col;
       t.k = small_least(g->k - p, SMALL_K);
@@ -195,7 +196,7 @@ MOTH_TYPED_REAL void gemm_small(const struct MothGemm *g) {
         int64_t rows = g->m / blocks + (block < g->m % blocks);
         t.a = a + i * g->a_row;
         t.c = (real *)g->c + i * g->c_row + j;
-        small_tiles[wide - 1](&t, (int)rows);
+        small_tiles[columns - 1](&t, (int)rows);
         i += rows;
       }
     }
