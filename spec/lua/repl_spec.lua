@@ -337,11 +337,12 @@ describe("the prompt #quick #M508", function()
     local out, errors = session { "!echo from the shell", "%run " .. dir .. "/script.lua a b", "arg and arg[1]",
       ("package.path = %q .. package.path"):format(dir .. "/?.lua;"), 'local m = require "own"', "m.v",
       ("!echo 'return { v = 2 }' > %s/own.lua"):format(dir), "%reload own", "m.v, m.old", "%timeit 1", "%history 2",
-      "!exit 3", "%reload nothing", "%run " .. dir .. "/none.lua a" }
+      "!exit 3", "%reload nothing", "%run " .. dir .. "/none.lua a",
+      "%run '" .. dir .. "/script.lua' \"a b\" 'c'\"\"d", "%run " .. dir .. "/script.lua 'a" }
     assert.matches("^from the shell\na\tb\ta\tscript.lua\n\"%-i\"\n1\n2\nnil\n", out)
     assert.matches(" a run ", out)
-    assert.matches("\n  10  %%timeit 1\n  11  %%history 2\n$", out)
+    assert.matches("\n  10  %%timeit 1\n  11  %%history 2\na b\tcd\ta b\tscript.lua\n$", out)
     assert.equal(("! ended with status 3\n%%reload: 'nothing' was not loaded\n%%run: %s/none.lua: No such file or "
-      .. "directory\n"):format(dir), errors)
+      .. "directory\n%%run: a quote ' is not closed\n"):format(dir), errors)
   end)
 end)

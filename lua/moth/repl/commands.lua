@@ -89,12 +89,31 @@ commands.reset = { "%reset", "forget the variables of this session, globals too"
   session.locals:set("moth", require "moth")
 end }
 
+-- The words of a line, at blanks outside of quotes, which are left out: a "b c" 'd' are three.
+local function words_of(line)
+  local list, word, quote = {}, nil, nil
+  for c in line:gmatch "." do
+    if quote and c == quote then
+      quote = nil
+    elseif not quote and (c == '"' or c == "'") then
+      quote, word = c, word or ""
+    elseif not quote and c:find "%s" then
+      list[#list + 1], word = word, nil
+    else
+      word = (word or "") .. c
+    end
+  end
+  if quote then error("%run: a quote " .. quote .. " is not closed", 0) end
+  list[#list + 1] = word
+  return list
+end
+
 commands.run = { "%run file [args]", "run a script in this session, with arg as its arguments", function(session, words)
-  local list = {}
-  for word in words:gmatch "%S+" do list[#list + 1] = word end
+  local list
   local file = words
   local f = io.open((file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")))
-  if f then list = { file } else file = list[1] end -- a name with spaces
+  if f then list = { file } else list = words_of(words) end -- a name with spaces
+  file = list[1]
   file = file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")
   local message
   if not f then f, message = io.open(file) end
