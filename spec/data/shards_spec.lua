@@ -27,7 +27,7 @@ describe("WebDataset's streams #M236 #noasan", function()
   before_each(function()
     dir = os.tmpname()
     os.remove(dir)
-    assert(os.execute(("mkdir -p %s/bin %s/kept %s/in; cd %s/in; for i in 1 2 3 4 5; do echo $i > $i.cls; echo t$i > "
+    assert(os.execute(("mkdir -p %s/bin %s/in; cd %s/in; for i in 1 2 3 4 5; do echo $i > $i.cls; echo t$i > "
       .. "$i.txt; done; tar cf ../a.tar *; tar czf ../b.tar.gz *"):format(dir, dir, dir, dir)) == 0)
     before = { PATH = os.getenv "PATH", FAKE = "" }
     moth.setenv("PATH", dir .. "/bin:" .. before.PATH)
@@ -90,9 +90,9 @@ describe("WebDataset's streams #M236 #noasan", function()
   end)
 
   it("are kept where there is a folder for them", function()
-    local options = { cache_dir = dir .. "/kept" }
+    local options = { cache_dir = dir .. "/not/there/kept" }
     assert.equal(ALL, read("https://host/a.tar?sign=1", options))
-    os.execute("rm " .. dir .. "/bin/curl; cat " .. dir .. "/kept/* | cmp - " .. dir .. "/a.tar")
+    os.execute("rm " .. dir .. "/bin/curl; cat " .. dir .. "/not/there/kept/* | cmp - " .. dir .. "/a.tar")
     assert.equal(ALL, read("https://host/a.tar?sign=1", options))
     local function first()
       return moth.data.WebDataset("pipe:cat " .. dir .. "/a.tar; sleep 100", options):iter()().cls
@@ -101,7 +101,7 @@ describe("WebDataset's streams #M236 #noasan", function()
     assert.equal("1\n", cls)
     collectgarbage()
     collectgarbage()
-    local list = io.popen("ls " .. dir .. "/kept")
+    local list = io.popen("ls " .. dir .. "/not/there/kept")
     local names = list:read "*a"
     list:close()
     assert.matches("^%x+%-a.tar\n$", names) -- no part of the other

@@ -76,7 +76,7 @@ end
 
 -- Keeps a copy of the stream in $1, which is there when it is whole, and only then.
 local KEEP = [[
-part=$(mktemp "$1.part-XXXXXX") || exit
+mkdir -p "${1%%/*}" && part=$(mktemp "$1.part-XXXXXX") || exit
 trap 'rm -f "$part"' EXIT
 trap 'exit 1' TERM
 { %s
