@@ -101,7 +101,7 @@ return function(Writer)
     local x = floats(sound):squeeze()
     if x:dim() == 0 then x = x:reshape(1) end
     if x:dim() ~= 1 or x:numel() == 0 then
-      check.fail("[add_audio] snd_tensor must be a vector, got [%s]", table.concat(sound.shape, ", "))
+      check.fail("[add_audio] snd_tensor must be a vector with elements, got [%s]", table.concat(sound.shape, ", "))
     end
     local samples = (x:clamp(-1, 1) * 32767):to(moth.int16)
     local bytes, n = B.bytes(samples:contiguous()), samples:numel()
@@ -177,12 +177,13 @@ return function(Writer)
     size global_step=0, count num_thresholds=127, Tensor weights?, number walltime?)",
   function(self, tag, labels, predictions, step, n, weights, walltime)
     if labels:numel() ~= predictions:numel() or labels:numel() == 0 then
-      check.fail("[add_pr_curve] expected as many labels as predictions, got %d and %d", labels:numel(),
-        predictions:numel())
+      check.fail("[add_pr_curve] expected as many labels as predictions, and at least one, got %d and %d",
+        labels:numel(), predictions:numel())
     end
     n = math.min(math.max(n, 2), 127) -- what TensorBoard reads
     local function flat(t) return t:detach():to { dtype = moth.float64, device = "cpu" }:reshape(-1) end
     local y, p = flat(labels), flat(predictions)
+    if not y:eq(0):logical_or(y:eq(1)):all():item() then check.fail("[add_pr_curve] labels must be 0 or 1") end
     local w = weights and flat(weights) or moth.ones_like(y)
     local inside = p:ge(0):logical_and(p:le(1))
     local bucket = moth.where(inside, (p * (n - 1)):floor():clamp(0, n - 1), 0):to(moth.int64) + 1
@@ -213,6 +214,10 @@ return function(Writer)
     local json = config and require("cjson").encode(config) or "{}"
     if colors and colors:is_floating_point() then colors = colors * 255 end
     if faces then faces = faces - 1 end
+    if colors and colors:numel() ~= vertices:numel() then
+      check.fail("[add_mesh] expected a color for each vertex, [%s], got [%s]", table.concat(vertices.shape, ", "),
+        table.concat(colors.shape, ", "))
+    end
     local parts = { { vertices, 1, "VERTEX" }, { faces, 2, "FACE" }, { colors, 3, "COLOR" } }
     local mask, values = 2 + (faces and 4 or 0) + (colors and 8 or 0), {}
     for i = 1, 3 do
