@@ -46,10 +46,12 @@ local function parent_of(model, name)
   return path and model:get_submodule(path) or model
 end
 
--- Puts a layer around the module of a name.
-local function put(where, model, name, m, o)
+-- The kind of layer that goes around the module of a name.
+local function checked(where, model, name, m)
   local kind = kind_of(m)
-  if not kind then
+  if name == "" then
+    check.fail("[lora.%s] the model is itself a layer: put it into a container, nn.Sequential(layer)", where)
+  elseif not kind then
     check.fail("[lora.%s] '%s' is a %s; LoRA takes nn.Linear, quantized linear layers and nn.Embedding", where, name,
       class.name(m))
   end
@@ -57,7 +59,12 @@ local function put(where, model, name, m, o)
     check.fail("[lora.%s] '%s': nn.MultiheadAttention reads the weights of its parts, so that a layer around one \z
       would do nothing", where, name)
   end
-  model:set_submodule(name, kind(m, o))
+  return kind
+end
+
+-- Puts a layer around the module of a name.
+local function put(where, model, name, m, o)
+  model:set_submodule(name, checked(where, model, name, m)(m, o))
 end
 
 local function freeze(model, bias)
@@ -89,6 +96,14 @@ function(model, r, alpha, dropout, targets, to_save, bias, rslora, ranks, alphas
   local function value(pattern, name, default)
     for key, v in each(pattern or {}) do if fits(name, { key }) then return v end end
     return default
+  end
+  for _, wanted in ipairs(to_save or {}) do
+    local is_there = false
+    for _, e in ipairs(listed(model)) do is_there = is_there or e[1] ~= "" and fits(e[1], { wanted }) end
+    if not is_there then check.fail("[lora.wrap] modules_to_save: the model has no module '%s'", wanted) end
+  end
+  for _, e in ipairs(found) do -- before anything is changed
+    if not (to_save and fits(e[1], to_save)) then checked("wrap", model, e[1], e[2]) end
   end
   local n = 0
   for _, e in ipairs(found) do
@@ -123,7 +138,15 @@ end
 --- Adds what was learned to the weights and puts the plain layers back: the model runs as before, without extra work.
 -- Returns the model.
 M.merge = signature("lora.merge(Module model)", function(model)
-  for _, e in ipairs(wrapped("merge", model)) do model:set_submodule(e[1], e[2]:merged()) end
+  local users = {} -- of each weight: one that others use too, such as an embedding's, stays as it is for them
+  for _, e in ipairs(listed(model)) do
+    local w = moth.is_tensor(e[2].weight) and e[2].weight:data_ptr()
+    if w then users[tostring(w)] = (users[tostring(w)] or 0) + 1 end
+  end
+  for _, e in ipairs(wrapped("merge", model)) do
+    local w = e[2].base_layer.weight
+    model:set_submodule(e[1], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
+  end
   model.lora = nil
   return model
 end)

@@ -24,8 +24,8 @@ local function begin(self, base, o)
   self.lora_dropout = o.dropout > 0 and nn.Dropout(o.dropout) or nn.Identity()
 end
 
---- Adds the product to the weight of the layer below, and gives this layer.
-function LoRA:merged()
+--- Adds the product to the weight of the layer below, or to a copy of it where others use it, and gives this layer.
+function LoRA:merged(is_shared)
   local base = self.base_layer
   if not moth.is_tensor(base.weight) or not base.weight:is_floating_point() then
     check.fail("[lora.merge] %s is quantized: nothing can be added to its weight\nHINT: load the model with \z
@@ -33,6 +33,7 @@ function LoRA:merged()
   end
   moth.no_grad(function()
     local delta = self:delta()
+    if is_shared then base.weight = nn.Parameter(base.weight:clone(), base.weight:requires_grad()) end
     base.weight:copy_((base.weight:to(delta:dtype()) + delta):to(base.weight:dtype()))
   end)
   return base
