@@ -48,6 +48,7 @@ return signature("llm.perplexity(Module model, any tokenizer, string|int[] text,
     check.fail("[%s] expected a language model such as models.GPT or models.Llama", where)
   end
   local n = math.min(context, model.max_length)
+  if n < context then check.warn("[%s] context: %d, the model's longest, in place of %d", where, n, context) end
   if n < 4 then check.fail("[%s] context: expected at least 4, got %d", where, n) end
   local ids = type(text) == "string" and tokenizer:encode(text, true, { whole = true }) or text
   local most = math.floor(#ids / n)

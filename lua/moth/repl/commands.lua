@@ -187,9 +187,10 @@ function M.find(line)
       session.out:write(require("moth.repl.index").search(word, columns), "\n")
     end
   end
-  local shell = line:match "^%s*!%s*(.+)$"
+  local shell = line:match "^%s*!%s*(.*)$"
   if shell then
     return function(session)
+      if shell == "" then error("usage: !command: run a command of the shell", 0) end
       session.out:flush()
       local status = os.execute(shell)
       if status ~= 0 then error(("! ended with status %d"):format(status / 256), 0) end

@@ -246,7 +246,7 @@ function M.of(trainer, o)
   local list = {}
   for i, c in ipairs(o.callbacks or {}) do
     if type(c) ~= "table" then check.fail("[train.Trainer] callback %d is a %s", i, class.name(c)) end
-    for name in pairs(c) do
+    for name in each(c) do
       if type(name) == "string" and name:find "^on_" and not CALLED[name] then
         check.fail("[train.Trainer] callback %d has %s, which nothing calls; there are: %s", i, name,
           table.concat(HOOKS, ", "))

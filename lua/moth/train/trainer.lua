@@ -110,6 +110,11 @@ local function expect_loader(loader)
   return loader
 end
 
+-- The samples of a batch, as which its loss counts in a mean: of its first tensor, else 1.
+local function samples(first)
+  return B.is_tensor(first) and first:dim() > 0 and first:size(1) or 1
+end
+
 -- ---- training -----------------------------------------------------------------------------------------
 
 local function backward(self, loss, is_last)
@@ -155,7 +160,7 @@ local function train_epoch(self, loader, size)
     local loss = checked((self:run(self.net, ...)))
     backward(self, whole > 1 and loss / whole or loss, at + 1 == whole)
     self.batch = self.batch + 1
-    self.loss_mean:update(loss:detach())
+    self.loss_mean:update(loss:detach(), samples((...)))
     tell(self, "on_batch", loss)
     self.pending = at + 1 < whole
     if not self.pending then update(self) end
@@ -245,7 +250,7 @@ Trainer.validate = signature.method("Trainer.validate(any loader)", function(sel
     local function go(...)
       if (...) == nil then return false end
       local loss, output, target = self:run(net, ...)
-      mean:update(checked(loss))
+      mean:update(checked(loss), samples((...)))
       for _, m in each(self.metrics or {}) do m:update(output, target) end
       return true
     end
