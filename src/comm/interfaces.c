@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "comm/wire.h"
 #include "core/environment.h"
 #include "core/error.h"
 
@@ -29,13 +30,6 @@ static bool is_wanted(const char *list, const char *name) {
   return named != others;
 }
 
-static bool is_loopback(const struct sockaddr *a) {
-  if (a->sa_family == AF_INET)
-    return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-  return a->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
 size_t moth_interfaces(const char *wanted, MothInterface *out, size_t most) {
   struct ifaddrs *list = NULL;
   size_t n = 0;
@@ -50,7 +44,7 @@ size_t moth_interfaces(const char *wanted, MothInterface *out, size_t most) {
     if (six && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr))
       continue;
     MothInterface *o = &out[n];
-    *o = (MothInterface){.is_loopback = is_loopback(a), .is_six = six};
+    *o = (MothInterface){.is_loopback = moth_wire_is_loopback(a), .is_six = six};
     snprintf(o->name, sizeof o->name, "%s", i->ifa_name);
     socklen_t length = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     n += getnameinfo(a, length, o->address, sizeof o->address, NULL, 0, NI_NUMERICHOST) == 0;
@@ -72,7 +66,7 @@ bool moth_name_is_loopback(const char *host) {
     return false;
   bool all = true;
   for (const struct addrinfo *a = list; a; a = a->ai_next)
-    all &= is_loopback(a->ai_addr);
+    all &= moth_wire_is_loopback(a->ai_addr);
   freeaddrinfo(list);
   return all;
 }

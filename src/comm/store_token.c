@@ -14,16 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/wire.h"
+
 bool moth_token_draw(void *bytes, size_t n) {
   return getrandom(bytes, n, 0) == (ssize_t)n;
-}
-
-static bool is_loopback(const struct sockaddr_storage *a) {
-  if (a->ss_family == AF_INET)
-    return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
-  const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
-  return a->ss_family == AF_INET6 &&
-         (IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127));
 }
 
 bool moth_token_name(MothTokenFile *t, int fd, bool other_end) {
@@ -32,7 +26,7 @@ bool moth_token_name(MothTokenFile *t, int fd, bool other_end) {
   char host[64], port[16];
   *t = (MothTokenFile){0};
   if ((other_end ? getpeername : getsockname)(fd, (struct sockaddr *)&a, &n) < 0 ||
-      !is_loopback(&a) ||
+      !moth_wire_is_loopback((const struct sockaddr *)&a) ||
       getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port,
                   NI_NUMERICHOST | NI_NUMERICSERV))
     return false;

@@ -387,42 +387,11 @@ static void tcp_close(MothGroup *g) {
   free_engine(e);
 }
 
-const MothEngine moth_engine_tcp = {
-    .name = "tcp",
-    .open = tcp_open,
-    .run = moth_tcp_run,
-    .post = moth_tcp_post,
-    .wake = tcp_wake,
-    .close = tcp_close,
-    .last_of = tcp_last_of,
-};
-
-const MothEngine moth_engine_gloo = {
-    .name = "gloo",
-    .open = tcp_open,
-    .run = moth_tcp_run,
-    .post = moth_tcp_post,
-    .wake = tcp_wake,
-    .close = tcp_close,
-    .last_of = tcp_last_of,
-};
-
-const MothEngine moth_engine_mpi = {
-    .name = "mpi",
-    .open = tcp_open,
-    .run = moth_tcp_run,
-    .post = moth_tcp_post,
-    .wake = tcp_wake,
-    .close = tcp_close,
-    .last_of = tcp_last_of,
-};
-
-const MothEngine moth_engine_nccl = {
-    .name = "nccl",
-    .open = tcp_open,
-    .run = moth_tcp_run,
-    .post = moth_tcp_post,
-    .wake = tcp_wake,
-    .close = tcp_close,
-    .last_of = tcp_last_of,
-};
+/* They differ in what data travels by, which moth_tcp_connect settles. */
+#define ENGINE(by)                                                                                 \
+  {                                                                                                \
+    .name = by, .open = tcp_open, .run = moth_tcp_run, .post = moth_tcp_post, .wake = tcp_wake,    \
+    .close = tcp_close, .last_of = tcp_last_of                                                     \
+  }
+const MothEngine moth_engine_tcp = ENGINE("tcp"), moth_engine_gloo = ENGINE("gloo"),
+                 moth_engine_mpi = ENGINE("mpi"), moth_engine_nccl = ENGINE("nccl");

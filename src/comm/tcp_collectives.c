@@ -22,6 +22,7 @@ static void copy(char *to, const char *from, size_t n) {
 }
 
 static bool step(Run *r, Transfer *t, int n) {
+  moth_tcp_begin_step(r, t, n);
   return r->e->transport ? moth_transport_step(r, t, n) : moth_tcp_step(r, t, n);
 }
 

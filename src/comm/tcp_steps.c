@@ -281,10 +281,7 @@ static bool await_shared(MothRun *r, const MothTransfer *t, int n, int *idle, do
   return moth_wire_now() < r->look || moth_tcp_stalled(r);
 }
 
-bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
-  struct pollfd few[18], *p = few;
-  bool ok = true;
-  int idle = 0;
+void moth_tcp_begin_step(MothRun *r, MothTransfer *t, int n) {
   r->step++;
   for (int i = 0; i < n; i++) {
     t[i].head = r->w->head;
@@ -294,11 +291,14 @@ bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
     t[i].head.nbytes = t[i].n;
     t[i].head_done = 0;
     t[i].done = t[i].reduced = 0;
-    if (t[i].sends)
-      r->g->stats.bytes_sent += t[i].n;
-    else
-      r->g->stats.bytes_received += t[i].n;
+    *(t[i].sends ? &r->g->stats.bytes_sent : &r->g->stats.bytes_received) += t[i].n;
   }
+}
+
+bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
+  struct pollfd few[18], *p = few;
+  bool ok = true;
+  int idle = 0;
   if (n + 1 > 18 && !(p = malloc((size_t)(n + 1) * sizeof *p))) {
     moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, r->g->rank));
     return false;

@@ -34,7 +34,9 @@ typedef struct MothRun {
   bool asked;
 } MothRun;
 
-/* Runs transfers until all are done. False: the group is broken, or closing. */
+/* What both steps begin with: numbers, heads, counts of bytes. */
+void moth_tcp_begin_step(MothRun *r, MothTransfer *t, int n);
+/* Runs transfers that were begun until all are done. False: the group is broken, or closing. */
 bool moth_tcp_step(MothRun *r, MothTransfer *t, int n);
 bool moth_transport_step(MothRun *r, MothTransfer *t, int n);
 

@@ -224,16 +224,6 @@ bool moth_transport_step(MothRun *r, MothTransfer *t, int n) {
     moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, r->g->rank));
     return false;
   }
-  r->step++;
-  for (int i = 0; i < n; i++) {
-    t[i].head = r->w->head;
-    if (!t[i].number)
-      t[i].number = r->step;
-    t[i].head.step = t[i].number;
-    t[i].head.nbytes = t[i].n;
-    t[i].head_done = 0;
-    *(t[i].sends ? &r->g->stats.bytes_sent : &r->g->stats.bytes_received) += t[i].n;
-  }
   atomic_store(&r->e->waits, true);
   bool ok = run_step(r, t, n, p);
   atomic_store(&r->e->waits, false);

@@ -153,6 +153,14 @@ const char *moth_wire_address(int fd, char *text, size_t n) {
   return text;
 }
 
+bool moth_wire_is_loopback(const struct sockaddr *a) {
+  if (a->sa_family == AF_INET)
+    return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+  const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+  return a->sa_family == AF_INET6 &&
+         (IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127));
+}
+
 int moth_wire_write(int fd, const void *data, size_t n, double deadline) {
   const char *p = data;
   while (n > 0) {

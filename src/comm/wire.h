@@ -16,6 +16,9 @@ int moth_wire_connect(const char *host, int port, double deadline);
 int moth_wire_prepare(int fd);
 /* The address of this end of a connected socket. */
 const char *moth_wire_address(int fd, char *text, size_t n);
+/* Whether an address is one that only this machine reaches: 127.0.0.0/8, ::1, and the first as IPv6. */
+struct sockaddr;
+bool moth_wire_is_loopback(const struct sockaddr *a);
 /* Writes or reads n bytes. errno: ETIMEDOUT, EPIPE at the end of the other side's data, EINTR, others. */
 int moth_wire_write(int fd, const void *data, size_t n, double deadline);
 int moth_wire_read(int fd, void *data, size_t n, double deadline);

@@ -4,8 +4,7 @@
 -- A stream that breaks is begun again, and what was given of it is passed over: no member is lost or repeated.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
-
-local P = B.process
+local system = require "moth.utils.system"
 
 local M = {}
 
@@ -14,20 +13,15 @@ local CURL = "curl -fsSL --connect-timeout 10 --speed-limit 1 --speed-time 60 -K
 -- A line of curl's own configuration, which it reads from its input: a URL or a key is on no command line.
 local function setting(name, value) return ('%s = "%s"\n'):format(name, (value:gsub('[\\"]', "\\%0"))) end
 
-local function variable(...)
-  for _, name in ipairs { ... } do
-    local value = os.getenv(name)
-    if value and value ~= "" then return value end
-  end
-end
+local variable = system.getenv
 
 -- s3://bucket/key, as the AWS tools read their variables; not signed where these have no key.
 local function s3(url)
   local bucket, key = url:match "^s3://([^/]+)/(.+)$"
   if not bucket then check.fail("[data.WebDataset] %s: expected s3://bucket/key", url) end
   key = key:gsub("[^%w%-%._~/]", function(c) return ("%%%02X"):format(c:byte()) end)
-  local region = variable("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
-  local endpoint = variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+  local region = variable "AWS_REGION" or variable "AWS_DEFAULT_REGION" or "us-east-1"
+  local endpoint = variable "AWS_ENDPOINT_URL_S3" or variable "AWS_ENDPOINT_URL"
   local out = setting("url", endpoint and ("%s/%s/%s"):format(endpoint:gsub("/+$", ""), bucket, key)
     or ("https://%s.s3.%s.amazonaws.com/%s"):format(bucket, region, key))
   local id, secret, token = variable "AWS_ACCESS_KEY_ID", variable "AWS_SECRET_ACCESS_KEY", variable "AWS_SESSION_TOKEN"
@@ -68,12 +62,6 @@ local function cached(name, folder)
   return ("%s/%s-%s"):format(folder, B.sha256(name):sub(1, 16), name:gsub("%?.*$", ""):gsub("^.*/", ""):sub(-100))
 end
 
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
-
 -- Keeps a copy of the stream in $1, which is there when it is whole, and only then.
 local KEEP = [[
 mkdir -p "${1%%/*}" && part=$(mktemp "$1.part-XXXXXX") || exit
@@ -86,7 +74,7 @@ local function open(name, folder)
   local make, shown = M.parse(name)
   if not make then return B.media.open_archive(shown) end
   local path = folder and cached(name, folder)
-  if path and exists(path) then return B.media.open_archive(path) end
+  if path and system.exists(path) then return B.media.open_archive(path) end
   local command, input = make(name)
   local text = path and KEEP:format(command) or command
   return B.media.open_command(shown, { "bash", "-o", "pipefail", "-c", text, "shard", path or nil }, input)
@@ -127,7 +115,7 @@ function M.members(name, retries, folder)
       if archive then B.media.close_archive(archive) end
       archive = nil
       if not is_stream or failures >= retries or not is_passing(message) then error(member, 0) end
-      P.wait({}, 0.5 * 2 ^ failures)
+      system.sleep(0.5 * 2 ^ failures)
       failures, skip = failures + 1, #given
     end
   end

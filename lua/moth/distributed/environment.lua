@@ -21,10 +21,13 @@ local launchers = {
     local_size = "MPI_LOCALNRANKS" },
 }
 
+--- The value of a variable that is an integer of at least 0, or nil.
 local function number(name)
   local n = name and tonumber(os.getenv(name) or "")
   return n and n >= 0 and n == math.floor(n) and n or nil
 end
+
+M.number = number
 
 --- The first host of a list of Slurm's: "gpu[03-07,9],cpu1" is gpu03.
 function M.first_host(list)

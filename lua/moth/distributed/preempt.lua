@@ -11,6 +11,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
 local collectives = require "moth.distributed.collectives"
+local environment = require "moth.distributed.environment"
 local groups = require "moth.distributed.group"
 local signature = require "moth.utils.signature"
 local toolchain = require "moth.utils.toolchain"
@@ -27,14 +28,9 @@ local function announce()
   announced = true
 end
 
-local function numbered(name)
-  local n = tonumber(os.getenv(name) or "")
-  return n and n >= 0 and n == math.floor(n) and n or nil
-end
-
 -- Slurm starts the job again, which ends this step.
 local function requeue(most)
-  local job, before = numbered "SLURM_JOB_ID", numbered "SLURM_RESTART_COUNT" or 0
+  local job, before = environment.number "SLURM_JOB_ID", environment.number "SLURM_RESTART_COUNT" or 0
   if not job or before >= most then return end
   io.stdout:flush()
   local pipe = io.popen(("scontrol requeue %d 2>&1"):format(job))

@@ -11,17 +11,13 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
+local system = require "moth.utils.system"
 
 local C = B.comm
 local M = {}
 
---- 32 hexadecimal digits of chance: a token for those who get it alone.
-function M.random_token()
-  local f = assert(io.open("/dev/urandom", "rb"))
-  local bytes = f:read(16)
-  f:close()
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
-end
+--- A token for those who get it alone.
+M.random_token = system.random_digits
 
 --- What MOTH_STORE_TOKEN says, or nil.
 function M.token()

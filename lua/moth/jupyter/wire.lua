@@ -3,6 +3,8 @@
 local bit = require "bit"
 local cjson = require "cjson.safe"
 local B = require "moth_lua"
+local system = require "moth.utils.system"
+local unicode = require "moth.data.unicode"
 
 local M = {}
 
@@ -27,13 +29,8 @@ M.EMPTY = "\1[]"
 
 local function encode(value) return (cjson.encode(value):gsub('"\\u0001%[%]"', "[]")) end
 
---- 32 hexadecimal digits of chance.
-function M.id()
-  local f = assert(io.open("/dev/urandom", "rb"))
-  local bytes = f:read(16)
-  f:close()
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
-end
+--- What no other message has: 32 hexadecimal digits.
+M.id = system.random_digits
 
 --- A message from its parts: { identities, header, parent, content, raw_header }, or nil and why.
 function M.parse(key, parts)
@@ -83,15 +80,9 @@ function M.valid(text)
   if not text:find "[\128-\255]" then return text end
   local out, at = {}, 1
   while at <= #text do
-    local first = text:byte(at)
-    local n = first < 0x80 and 1 or first >= 0xc2 and first < 0xe0 and 2 or first >= 0xe0 and first < 0xf0 and 3
-      or first >= 0xf0 and first < 0xf5 and 4 or 0
-    local char = text:sub(at, at + math.max(n, 1) - 1)
-    if n == 0 or #char < n or n > 1 and not char:find("^.[\128-\191]+$") then
-      out[#out + 1], at = "\239\191\189", at + 1
-    else
-      out[#out + 1], at = char, at + n
-    end
+    local n, whole, none = unicode.character(text, at)
+    out[#out + 1] = whole and not none and text:sub(at, at + n - 1) or "\239\191\189"
+    at = at + n
   end
   return table.concat(out)
 end

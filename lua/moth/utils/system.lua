@@ -51,6 +51,14 @@ function M.getenv(name)
   return value ~= "" and value or nil
 end
 
+--- 32 hexadecimal digits of chance: what nobody else has, or can guess.
+function M.random_digits()
+  local f = assert(io.open("/dev/urandom", "rb"))
+  local bytes = f:read(16)
+  f:close()
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
 --- A text as one word of a shell's command.
 function M.quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
