@@ -44,6 +44,7 @@ put() { # put PACKAGE PATH...: moves what was installed
 put $library "$lib/libmoth.so.${version%%.*}" $lib/libmoth_gloo.so $lib/libmoth_cuda.so
 put libmoth-dev usr/include/moth $lib/libmoth.so $lib/pkgconfig
 put moth usr/bin $lib/lua usr/share/lua
+rm -f "$work/all/$lib/libmoth_mpi.so" # of this machine's MPI: each site makes its own
 left=$(find "$work/all" ! -type d)
 [ -z "$left" ] || { printf '✗ make deb: no package takes\n%s\n' "$left" >&2; exit 1; }
 
