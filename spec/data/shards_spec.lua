@@ -126,6 +126,7 @@ describe("WebDataset's streams #M236 #noasan", function()
     end
     assert.equal(ALL, read "s3://bucket/a.tar")
     assert.equal('url = "http://minio:9000/bucket/a.tar"\nuser = "id:k\\"y\\\\"\naws-sigv4 = "aws:amz:eu-x:s3"\n'
+      .. 'header = "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"\n'
       .. 'header = "x-amz-security-token: t"\n', content "config")
   end)
 

@@ -27,6 +27,7 @@ local function s3(url)
   local id, secret, token = variable "AWS_ACCESS_KEY_ID", variable "AWS_SECRET_ACCESS_KEY", variable "AWS_SESSION_TOKEN"
   if not (id and secret) then return out end
   out = out .. setting("user", id .. ":" .. secret) .. setting("aws-sigv4", "aws:amz:" .. region .. ":s3")
+    .. setting("header", "x-amz-content-sha256: " .. B.sha256 "") -- S3 wants it, which curl 7.88 leaves out
   return token and out .. setting("header", "x-amz-security-token: " .. token) or out
 end
 
