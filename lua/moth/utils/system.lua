@@ -87,5 +87,5 @@ function M.pid() return ffi.C.getpid() end
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
-  "system.cpu_time()", "system.list(path path)", "system.exists(path path)",
+  "system.cpu_time()", "system.random_digits()", "system.list(path path)", "system.exists(path path)",
   "system.getenv(string name)", "system.quoted(string text)", "system.sleep(number seconds)" })
