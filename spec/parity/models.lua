@@ -47,7 +47,9 @@ local images = {
       mlp_dim = 64, num_classes = 10 }
   end,
 }
-for _, name in ipairs { "resnet18", "resnet34", "resnet50", "mobilenet_v2", "vgg11", "vgg13_bn", "vit" } do
+for _, name in ipairs { "resnet18", "resnet34", "resnet50", "mobilenet_v2", "vgg11", "vgg13_bn", "vit",
+  "resnext50_32x4d", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "swin_t", "swin_v2_t", "densenet121",
+  "regnet_y_400mf" } do
   local case = cases[name]
   local net = images[name] and images[name]() or moth.models[name] { num_classes = 10 }
   net:load_state_dict(moth.load(("%s/%s.pth"):format(dir, name)))

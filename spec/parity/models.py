@@ -62,6 +62,13 @@ image("resnet18", V.resnet18(num_classes=10), 64)
 image("resnet34", V.resnet34(num_classes=10), 64, train=False)
 image("resnet50", V.resnet50(num_classes=10), 64)
 image("mobilenet_v2", V.mobilenet_v2(num_classes=10), 64)
+for name in ("resnext50_32x4d", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "swin_t", "swin_v2_t", "densenet121",
+             "regnet_y_400mf"):
+    model = getattr(V, name)(num_classes=10)
+    for m in model.modules():  # moth's draws would not be the same
+        if isinstance(m, (torch.nn.Dropout, torchvision.ops.StochasticDepth)):
+            m.p = 0
+    image(name, model.double(), 64)
 image("vgg11", V.vgg11(num_classes=10), 32, train=False)
 image("vgg13_bn", V.vgg13_bn(num_classes=10), 32, train=False)
 image("vit", V.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=10), 32)

@@ -1,5 +1,5 @@
---- models.resnet18, resnet34, resnet50: residual networks (He et al. 2015), with torchvision's names, so that its
--- checkpoints load.
+--- models.resnet18 … resnet152, resnext50_32x4d, resnext101_32x8d, resnext101_64x4d, wide_resnet50_2 and
+-- wide_resnet101_2: residual networks (He et al. 2015), with torchvision's names, so that its checkpoints load.
 --
 --     local net = moth.models.resnet18 { num_classes = 1000 }
 --     net:load_state_dict(moth.load "resnet18-f37072fd.pth")
@@ -9,8 +9,8 @@ local each = require "moth.each"
 local nn = require "moth.nn"
 local signature = require "moth.utils.signature"
 
-local function conv3x3(from, to, stride)
-  return nn.Conv2d(from, to, 3, { stride = stride, padding = 1, bias = false })
+local function conv3x3(from, to, stride, groups)
+  return nn.Conv2d(from, to, 3, { stride = stride, padding = 1, groups = groups, bias = false })
 end
 
 local Basic = nn.class("ResNet.BasicBlock")
@@ -29,10 +29,11 @@ end
 
 local Bottleneck = nn.class("ResNet.Bottleneck")
 Bottleneck.expansion = 4
-function Bottleneck:__init(from, planes, stride, downsample)
-  self.conv1, self.bn1 = nn.Conv2d(from, planes, 1, { bias = false }), nn.BatchNorm2d(planes)
-  self.conv2, self.bn2 = conv3x3(planes, planes, stride), nn.BatchNorm2d(planes)
-  self.conv3, self.bn3 = nn.Conv2d(planes, planes * 4, 1, { bias = false }), nn.BatchNorm2d(planes * 4)
+function Bottleneck:__init(from, planes, stride, downsample, groups, width_per_group)
+  local width = planes * width_per_group / 64 * groups
+  self.conv1, self.bn1 = nn.Conv2d(from, width, 1, { bias = false }), nn.BatchNorm2d(width)
+  self.conv2, self.bn2 = conv3x3(width, width, stride, groups), nn.BatchNorm2d(width)
+  self.conv3, self.bn3 = nn.Conv2d(width, planes * 4, 1, { bias = false }), nn.BatchNorm2d(planes * 4)
   self.relu = nn.ReLU()
   if downsample then self.downsample = downsample end
 end
@@ -45,7 +46,7 @@ end
 
 local ResNet = nn.class("ResNet")
 
-local function stage(self, block, planes, blocks, stride)
+local function stage(self, block, planes, blocks, stride, groups, width_per_group)
   local list = {}
   for i = 1, blocks do
     local s = i == 1 and stride or 1
@@ -53,22 +54,22 @@ local function stage(self, block, planes, blocks, stride)
     if s ~= 1 or self.planes ~= out then
       downsample = nn.Sequential(nn.Conv2d(self.planes, out, 1, { stride = s, bias = false }), nn.BatchNorm2d(out))
     end
-    list[i] = block(self.planes, planes, s, downsample)
+    list[i] = block(self.planes, planes, s, downsample, groups, width_per_group)
     self.planes = out
   end
   return nn.Sequential(list)
 end
 
--- block: BasicBlock or Bottleneck; layers: blocks of each of the four stages; small: a first layer for images of about
--- 32 x 32 (3 x 3, without pooling).
-function ResNet:__init(block, layers, o)
+-- block: BasicBlock or Bottleneck; layers: blocks of each of the four stages; groups and width_per_group: of the
+-- Bottleneck's 3 x 3; small_images: a first layer for images of about 32 x 32 (3 x 3, without pooling).
+function ResNet:__init(block, layers, groups, width_per_group, o)
   self.planes = 64
   self.conv1 = o.small_images and conv3x3(o.in_channels, 64, 1)
     or nn.Conv2d(o.in_channels, 64, 7, { stride = 2, padding = 3, bias = false })
   self.bn1, self.relu = nn.BatchNorm2d(64), nn.ReLU()
   self.maxpool = o.small_images and nn.Identity() or nn.MaxPool2d(3, { stride = 2, padding = 1 })
   for i, planes in ipairs { 64, 128, 256, 512 } do
-    self["layer" .. i] = stage(self, block, planes, layers[i], i == 1 and 1 or 2)
+    self["layer" .. i] = stage(self, block, planes, layers[i], i == 1 and 1 or 2, groups, width_per_group)
   end
   self.avgpool = nn.AdaptiveAvgPool2d(1)
   self.fc = nn.Linear(512 * block.expansion, o.num_classes)
@@ -88,13 +89,18 @@ end
 function ResNet:forward(x) return self.fc(moth.flatten(self.avgpool(self:features(x)), 2)) end
 
 local M = {}
-for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic, { 3, 4, 6, 3 } },
-  resnet50 = { Bottleneck, { 3, 4, 6, 3 } } } do
+local r50, r101 = { 3, 4, 6, 3 }, { 3, 4, 23, 3 }
+for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic, r50 },
+  resnet50 = { Bottleneck, r50, 1, 64 }, resnet101 = { Bottleneck, r101, 1, 64 },
+  resnet152 = { Bottleneck, { 3, 8, 36, 3 }, 1, 64 }, resnext50_32x4d = { Bottleneck, r50, 32, 4 },
+  resnext101_32x8d = { Bottleneck, r101, 32, 8 }, resnext101_64x4d = { Bottleneck, r101, 64, 4 },
+  wide_resnet50_2 = { Bottleneck, r50, 1, 128 }, wide_resnet101_2 = { Bottleneck, r101, 1, 128 } } do
   local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false)"
-  --- A ResNet (He et al. 2015) of this depth: images (N, in_channels, H, W) -> scores (N, num_classes). small_images:
-  -- for 32 x 32, without the first pooling.
+  --- A ResNet (He et al. 2015; ResNeXt: Xie et al. 2017; wide: Zagoruyko and Komodakis 2016) of this depth: images
+  -- (N, in_channels, H, W) -> scores (N, num_classes). small_images: for 32 x 32, without the first pooling.
   M[name] = signature(text:format(name), function(num_classes, in_channels, small_images)
-    return ResNet(of[1], of[2], { num_classes = num_classes, in_channels = in_channels, small_images = small_images })
+    return ResNet(of[1], of[2], of[3], of[4], { num_classes = num_classes, in_channels = in_channels,
+      small_images = small_images })
   end)
 end
 return M
