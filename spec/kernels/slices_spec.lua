@@ -119,9 +119,10 @@ describe("pad #quick", function()
     local rows, columns = {}, {}
     for k, list in ipairs { columns, rows } do
       local n, before, after = x:size(3 - k), pad[2 * k - 1] or 0, pad[2 * k] or 0
-      local cut, left = math.max(-before, 0), n - math.max(-before, 0) - math.max(-after, 0)
-      local grown_before, grown_after = math.max(before, 0), math.max(after, 0)
-      for p = -grown_before, left + grown_after - 1 do list[#list + 1] = source(mode, p, left) + cut + 1 end
+      -- mirrors and edges are those of the whole dimension; what goes around is what is left of it
+      local cut, left = 0, n
+      if mode == "circular" then cut, left = math.max(-before, 0), n - math.max(-before, 0) - math.max(-after, 0) end
+      for p = -before, n + after - 1 do list[#list + 1] = source(mode, p - cut, left) + cut + 1 end
     end
     local out = {}
     for i, r in ipairs(rows) do
@@ -162,6 +163,36 @@ describe("pad #quick", function()
         end
       end
     end
+  end)
+
+  it("cuts one side and grows the other from what the whole dimension has there", function()
+    local x = moth.tensor { 1, 2, 3, 4 }
+    for _, row in ipairs {
+      { "reflect", { -3, 1 }, { 4, 3 } }, { "reflect", { 1, -3 }, { 2, 1 } },
+      { "reflect", { -1, 3 }, { 2, 3, 4, 3, 2, 1 } }, { "reflect", { 3, -2 }, { 4, 3, 2, 1, 2 } },
+      { "reflect", { -4, 1 }, { 3 } }, { "reflect", { -5, 3 }, { 2, 1 } }, { "reflect", { 2, -4 }, { 3, 2 } },
+      { "reflect", { -2, -1 }, { 3 } }, { "replicate", { -3, 4 }, { 4, 4, 4, 4, 4 } },
+      { "replicate", { -5, 3 }, { 4, 4 } }, { "replicate", { 3, -5 }, { 1, 1 } }, { "replicate", { -3, 0 }, { 4 } },
+      { "circular", { -3, 1 }, { 4, 4 } }, { "circular", { 1, -3 }, { 1, 1 } },
+      { "circular", { -1, 3 }, { 2, 3, 4, 2, 3, 4 } },
+    } do
+      local mode, pad, want = unpack(row)
+      local function f(t) return F.pad(t, pad, mode) end
+      local compiled = moth.compile(f)
+      for _, dtype in ipairs(dtypes) do
+        assert.is_true(moth.equal(moth.tensor(want):to(moth[dtype]), f(x:to(moth[dtype]))), mode .. " " .. dtype)
+      end
+      assert.same(want, compiled(x):totable(), mode .. " compiled")
+      local image = x:view(1, 1, 4):expand(2, 3, 4)
+      assert.same(want, F.pad(image, { pad[1], pad[2], 1, 1 }, mode)[{ 1, 1 }]:totable(), mode)
+      local turned = F.pad(image:transpose(1, 3), { 0, 0, 0, 0, pad[1], pad[2] }, mode)
+      assert.same(want, turned:select(3, 1):select(2, 1):totable(), mode)
+      local leaf = x:double():requires_grad_()
+      assert.is_true(moth.autograd.gradcheck(f, { leaf }), mode)
+    end
+    assert.error_matches(function() F.pad(x, { -2, 3 }, "circular") end, "what is left of the dimension, got 3 for 2")
+    assert.error_matches(function() F.pad(x, { -5, 4 }, "reflect") end, "smaller than the dimension")
+    assert.error_matches(function() F.pad(x, { -5, 0 }, "replicate") end, "negative size")
   end)
 
   it("adds up in its derivative what came from one element", function()

@@ -141,7 +141,8 @@ local right = {
   where = function(x) return moth.where(x:gt(0), x, x:t():t() * 0) end,
   pads = function(x)
     return F.pad(x, { 1, 2, 0, 3 }), F.pad(x:unsqueeze(1), { 1, 1 }, "replicate"),
-      F.pad(x:unsqueeze(1), { 2, 1 }, "reflect"), F.pad(x, { -1, 0, -1, 0 })
+      F.pad(x:unsqueeze(1), { 2, 1 }, "reflect"), F.pad(x, { -1, 0, -1, 0 }),
+      F.pad(x, { -3, 1, 2, -2 }, "reflect"), F.pad(x, { 1, -3 }, "replicate")
   end,
   ["tril write"] = function(x)
     local m = moth.ones(x:size(1), x:size(1)):tril()

@@ -26,7 +26,8 @@ static MothStatus count_into(MothTensor *x, int64_t at, int64_t length, int64_t 
   return then(s, part);
 }
 
-/* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
+/* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. One side may cut, past the whole
+ * dimension, too: what is left of the other's border is then all there is. */
 static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, MothDevice device,
                           MothTensor **out) {
   MothTensor *i;
@@ -34,11 +35,17 @@ static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, Mo
   const int64_t step = mirrored ? -1 : around, all = n + before + after;
   const int64_t head = before < 0 ? 0 : before < all ? before : all;
   const int64_t tail = after < 0 ? 0 : after < all ? after : all;
+  const int64_t beyond = after > tail ? after - tail : 0;
   MOTH_TRY(moth_arange(moth_v_int(-before), moth_v_int(n + after), moth_v_int(1),
                        moth_v_dtype(MOTH_INT64), moth_v_device(device), &i));
   MothStatus s = count_into(i, 0, head, mirrored ? before : around ? n - before : 0, step);
   if (s == MOTH_OK)
-    s = count_into(i, all - tail, tail, mirrored ? n - 2 : around ? 0 : n - 1, step);
+    s = count_into(i, all - tail, tail,
+                   (mirrored ? n - 2
+                    : around ? 0
+                             : n - 1) +
+                       step * beyond,
+                   step);
   if (s != MOTH_OK)
     return then(s, i);
   *out = i;
@@ -148,10 +155,13 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
   if (n_pad / 2 > self->ndim)
     return moth_fail(MOTH_ERR_VALUE, "pad is for %d dimensions, self has %d", n_pad / 2,
                      self->ndim);
+  /* Mirrors and edges are those of the whole dimension, also where a side is cut off; what goes around is what is left. */
+  const bool whole = mode == MOTH_MODE_REFLECT || mode == MOTH_MODE_REPLICATE;
   for (int i = 0; i < n_pad; i++) {
     int d = self->ndim - 1 - i / 2;
     int64_t n = self->shape[d], before = pad[i & ~1], after = pad[i | 1];
-    if (n + before + after < 0 || n + (before < 0 ? before : 0) + (after < 0 ? after : 0) < 0)
+    int64_t left = n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
+    if (n + before + after < 0 || (!whole && left < 0))
       return moth_fail(MOTH_ERR_VALUE,
                        "pad %lld and %lld of a dimension of %lld elements make a negative size",
                        (long long)before, (long long)after, (long long)n);
@@ -160,15 +170,14 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
                        "reflected padding must be smaller than the dimension, got %lld for %lld "
                        "elements",
                        (long long)pad[i], (long long)n);
-    if (mode == MOTH_MODE_CIRCULAR && pad[i] > n)
+    if (mode == MOTH_MODE_CIRCULAR && pad[i] > left)
       return moth_fail(MOTH_ERR_VALUE,
-                       "circular padding must not be larger than the dimension, got %lld for %lld "
-                       "elements",
-                       (long long)pad[i], (long long)n);
+                       "circular padding must not be larger than what is left of the dimension, "
+                       "got %lld for %lld elements",
+                       (long long)pad[i], (long long)left);
     if (mode == MOTH_MODE_REPLICATE && n == 0 && pad[i] > 0)
       return moth_fail(MOTH_ERR_VALUE, "an empty dimension has no edge to replicate");
-    /* The edge may be cut off on one side and be repeated on the other. */
-    grow[i] = pad[i] > 0 || (mode == MOTH_MODE_REPLICATE && n) ? pad[i] : 0;
+    grow[i] = pad[i] > 0 || (whole && (before > 0 || after > 0)) ? pad[i] : 0;
     any |= grow[i] > 0;
   }
   moth_tensor_retain(x);

@@ -6,7 +6,7 @@
 --   to(x, dtype)    x in that dtype; floats(x): in that of the result
 --   both(a, b, …)   the operands in their common dtype
 --   num(v, like)    a constant of like's dtype; ints { … }: one of int64, whose items may depend on sizes
---   shape(list)     the same: a shape; range(n), pads(p), perm(…), axes …: lists
+--   shape(list)     the same: a shape; range(n), perm(…), axes …: lists
 --   composed(when)  in front of a rule (`or`): where `when` holds, of numbers, texts, whether tensors are given, used(i)
 --                   (whether result i is read) and opset, the op is written by its function in lua/moth/onnx/composed.lua, else as what it is made of
 return {
@@ -176,8 +176,7 @@ return {
   diagflat = "diag_embed(flat(self), offset, 0, 1)",
   diag_embed = "diag_embed(self, offset, dim1, dim2)", unfold = "windows_along(self, dimension, size, step)",
   select_scatter = "put_row(self, src, dim, index)", slice_scatter = "put_slice(self, src, dim, start, stop, step)",
-  pad = [[Pad(self, ints(pads(pad, self.ndim)), mode == "constant" and num(value, self) or nil,
-    { mode = mode == "replicate" and "edge" or mode == "circular" and "wrap" or mode })]],
+  pad = "padded(self, pad, mode, value)",
   tril = "Trilu(self, num(diagonal, 'int64'), { upper = 0 })", triu = "Trilu(self, num(diagonal, 'int64'), { upper = 1 })",
   contiguous = "Identity(self)", detach = "Identity(self)",
   -- making

@@ -58,20 +58,21 @@ return {
     for k = 0, length(pad) / 2 - 1 do
       local d = self.ndim - 1 - k
       local before, after = pad[2 * k], pad[2 * k + 1]
-      local cut, n = maximum(-before, 0), self.shape[d] - maximum(-before, 0) - maximum(-after, 0)
-      local p = out[d] - maximum(before, 0)
+      local n, p = self.shape[d], out[d] - before
       if mode == "constant" then inside = both(inside, within(p, n))
       elseif mode == "replicate" then p = minimum(maximum(p, 0), n - 1)
-      elseif mode == "circular" then p = remainder(p, n)
+      elseif mode == "circular" then
+        local cut = maximum(-before, 0)
+        p = remainder(p - cut, n - cut - maximum(-after, 0)) + cut
       else p = n - 1 - abs(n - 1 - abs(p)) end
-      i = at(i, d, p + cut)
+      i = at(i, d, p)
     end
     return load(self, i, inside, value)]],
   grad = "composite",
   reference = "pad",
   samples = {
     "randn(3,4), {1,2}", "randn(3,4), {1,0,0,2}, 'constant', 2.5", "randn(3,4), {-1,1}", "randn(2,3,4), {2,3}, 'reflect'",
-    "randn(2,3,4), {1,2,2,0}, 'replicate'", "randn(2,3,4), {3,1}, 'circular'",
+    "randn(2,3,4), {1,2,2,0}, 'replicate'", "randn(2,3,4), {3,1}, 'circular'", "randn(2,3,4), {-3,1,1,-2}, 'reflect'",
   },
   errors = {
     { "randn(3), {1}", "even" }, { "randn(3), {1,1,1,1}", "dimensions" }, { "randn(3), {3,0}, 'reflect'", "smaller" },
@@ -79,7 +80,7 @@ return {
   },
   doc = "self with pad[1] elements before and pad[2] after along its last dimension, pad[3] and pad[4] along the \z
     one before, and so on. mode: constant, reflect (the edge is not repeated), replicate or circular. \z
-    Negative numbers cut." },
+    Negative numbers cut: reflect and replicate still take what the uncut dimension has there, circular what is left." },
 { "roll(Tensor self, int[] shifts, Dim[]? dims=none repeated) -> Tensor",
   kind = "composite",
   check = {

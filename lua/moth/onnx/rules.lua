@@ -193,15 +193,6 @@ function M.environment(writer, node, values)
     for i, v in ipairs(list) do out[i] = fn(v, ...) end
     return out
   end
-  function env.pads(pad, ndim)
-    local list, n = {}, #pad / 2
-    for i = 1, 2 * ndim do list[i] = 0 end
-    for i = 1, n do
-      list[ndim - i + 1], list[2 * ndim - i + 1] = pad[2 * i - 1], pad[2 * i]
-    end
-    return list
-  end
-
   -- ---- windows -------------------------------------------------------------------------------------
 
   local function twice(padding)

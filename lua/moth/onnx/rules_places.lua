@@ -18,6 +18,31 @@ return function(env, make, constant, writer)
     if step ~= 1 then at = make("Mul", at, constant(step, "int64")) end
     return first ~= 0 and make("Add", at, constant(first, "int64")) or at
   end
+  local modes = { reflect = "reflect", replicate = "edge", circular = "wrap" }
+  -- Readers cut before they pad. Mirrors and edges are those of the whole dimension, so a side beside one that grows is
+  -- cut afterwards.
+  function env.padded(x, pad, mode, value)
+    local pads, n = {}, x.ndim
+    local axes, starts, stops = {}, {}, {}
+    for i = 1, 2 * n do pads[i] = 0 end
+    for k = 0, #pad / 2 - 1 do
+      local sides, d = { pad[2 * k + 1], pad[2 * k + 2] }, n - k
+      for side, amount in ipairs(sides) do
+        local other = sides[3 - side]
+        if (mode == "reflect" or mode == "replicate") and type(amount) == "number" and amount < 0
+          and not (type(other) == "number" and other <= 0) then
+          axes[#axes + 1], amount = d - 1, 0
+          starts[#starts + 1] = side == 1 and -sides[1] or 0
+          stops[#stops + 1] = side == 2 and sides[2] or 2^53
+        end
+        pads[d + (side - 1) * n] = amount
+      end
+    end
+    local y = make("Pad", x, env.ints(pads), mode == "constant" and env.num(value, x) or nil,
+      { mode = modes[mode] or mode })
+    if #axes == 0 then return y end
+    return make("Slice", y, env.ints(starts), env.ints(stops), env.ints(axes))
+  end
   -- Each place of the kernel is a slice; (N, C * places, blocks).
   function env.columns(x, kernel, dilation, padding, stride)
     local first = x.ndim == 3 and make("Unsqueeze", x, env.ints { 0 }) or x
