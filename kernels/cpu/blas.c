@@ -271,7 +271,8 @@ static void half_block(const MothGemm *g) {
 /* Small and thin ones: kernels/cpu/typed/small.h. BLAS packs both operands, and a call of it takes longer than a small
  * product. By shape alone; the limits were measured beside OpenBLAS's kernels for AVX-512. */
 static bool suits_small(const MothGemm *g) {
-  if ((g->dtype != MOTH_FLOAT32 && g->dtype != MOTH_FLOAT64) || !g->k)
+  const bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);
+  if ((g->dtype != MOTH_FLOAT32 && g->dtype != MOTH_FLOAT64 && !is_complex) || !g->k)
     return false;
   int64_t lanes = 64 / moth_dtype_size((MothDType)g->dtype); /* of the widest vectors */
   double flops = moth_gemm_flops(g);
@@ -286,6 +287,14 @@ static bool suits_small(const MothGemm *g) {
   if (g->m <= 64 && g->n <= 512)
     return flops <= 4e6 || g->m <= 48;
   return g->m <= 48 || (g->n >= lanes && g->n <= 2 * lanes && (g->a_col == 1 || g->k <= 64));
+}
+
+/* Complex numbers are pairs of what the kernel computes in. */
+static void small_part(const MothGemm *g) {
+  const int dtype = g->dtype == MOTH_COMPLEX64    ? MOTH_FLOAT32
+                    : g->dtype == MOTH_COMPLEX128 ? MOTH_FLOAT64
+                                                  : g->dtype;
+  moth_cpu_kernels(dtype)->gemm_small(g);
 }
 
 /* The blocks of rows, or of columns, that a thread has at least. */
@@ -304,7 +313,7 @@ static void small_range(void *ctx, int64_t begin, int64_t end) {
     g.b = (const char *)g.b + from * g.b_col * size;
     g.n = n;
   }
-  moth_cpu_kernels(g.dtype)->gemm_small(&g);
+  small_part(&g);
 }
 
 static void small(const MothGemm *g, bool parallel) {
@@ -313,7 +322,7 @@ static void small(const MothGemm *g, bool parallel) {
   if (parallel && flops > 1e6 && blocks > 1)
     moth_parallel_for(blocks, moth_cpu_flops_grain(flops / (double)blocks), small_range, (void *)g);
   else
-    moth_cpu_kernels(g->dtype)->gemm_small(g);
+    small_part(g);
 }
 
 static void block(const MothGemm *g) {
@@ -322,7 +331,7 @@ static void block(const MothGemm *g) {
     return;
   }
   if (suits_small(g)) {
-    moth_cpu_kernels(g->dtype)->gemm_small(g);
+    small_part(g);
     return;
   }
   bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);

@@ -1,11 +1,13 @@
 -- Small and thin products (kernels/cpu/typed/small.h): odd sizes, all layouts, each instruction set of this processor;
--- against sums of elementwise products in float64. What beta = 0 ignores; no terms; the same bits for any threads.
+-- against sums of elementwise products in float64; complex, too. What beta = 0 ignores; no terms; the same bits for
+-- any threads.
 local moth = require "moth"
 
 local sizes = { 1, 2, 3, 4, 7, 8, 13, 15, 16, 17, 31, 33, 63, 65 }
 local thin = { { 33, 300, 130 }, { 1000, 17, 70 }, { 5, 700, 20 }, { 16, 15, 1025 }, { 64, 64, 513 }, { 48, 1100, 8 },
   { 700, 32, 64 }, { 300, 3, 4 } }
-local bounds = { float32 = 6e-7, float64 = 1e-15, float16 = 2e-3, bfloat16 = 1e-2 }
+local bounds = { float32 = 6e-7, float64 = 1e-15, float16 = 2e-3, bfloat16 = 1e-2, complex64 = 1e-6,
+  complex128 = 2e-15 }
 
 -- A matrix of a layout: rows in one piece, columns in one piece, every second column, rows backwards in a wider one.
 local function matrix(layout, batch, m, n, dtype)
@@ -19,21 +21,22 @@ local function matrix(layout, batch, m, n, dtype)
 end
 
 local function check(label, got, want, scale, bound)
-  local off = ((got:double() - want):abs() / (scale + 1e-30)):max():item()
+  local off = ((got:to(want:dtype()) - want):abs() / (scale + 1e-30)):max():item()
   assert.is_true(off <= bound, ("%s: off by %g of the sum of sizes"):format(label, off))
 end
 
 local function compare(m, n, k, la, lb, name)
   local dtype, bound = moth[name], bounds[name]
   local a, b = matrix(la, 2, m, k, dtype), matrix(lb, 2, k, n, dtype)
-  local x, y = a:double():unsqueeze(4), b:double():unsqueeze(2)
+  local wide = name:find "complex" and moth.complex128 or moth.float64
+  local x, y = a:to(wide):unsqueeze(4), b:to(wide):unsqueeze(2)
   local want, scale = (x * y):sum(3), (x:abs() * y:abs()):sum(3)
   local label = ("%s %dx%dx%d, layouts %d and %d"):format(name, m, n, k, la, lb)
   check(label, a:bmm(b), want, scale, bound)
   check(label .. ", mm", a[2]:mm(b[2]), want[2], scale[2], bound)
   local c = moth.randn(2, m, n, { dtype = dtype })
-  check(label .. ", baddbmm", c:baddbmm(a, b, 0.5, -2), c:double() * 0.5 - want * 2,
-    c:double():abs() + scale * 2, bound)
+  check(label .. ", baddbmm", c:baddbmm(a, b, 0.5, -2), c:to(wide) * 0.5 - want * 2,
+    c:abs():double() + scale * 2, bound)
   c:fill_(0 / 0)
   check(label .. ", beta = 0", c:baddbmm(a, b, 0, 1), want, scale, bound)
 end
@@ -57,6 +60,13 @@ describe("small products", function()
       for _, s in ipairs(thin) do
         turn = turn + 1
         compare(s[1], s[2], s[3], turn % 2 + 1, turn % 4 < 2 and 1 or 2, turn % 3 == 0 and "float64" or "float32")
+      end
+      for i, s in ipairs { { 1, 1, 1 }, { 3, 5, 7 }, { 8, 8, 8 }, { 17, 9, 300 }, { 33, 24, 130 }, { 100, 4, 9 },
+        { 5, 31, 2 }, { 48, 600, 3 }, { 64, 64, 33 } } do
+        for layout = 1, 4 do
+          compare(s[1], s[2], s[3], layout, (layout + i) % 5 + 1, i % 2 == 0 and "complex128" or "complex64")
+        end
+        compare(s[1], s[2], s[3], 2, 2, i % 2 == 1 and "complex128" or "complex64")
       end
       for _, name in ipairs { "float16", "bfloat16" } do
         for _, s in ipairs { 1, 7, 16, 33, 65 } do compare(s, s + 2, s + 1, 2, 1, name) compare(s, s, s, 1, 2, name) end

@@ -1,6 +1,7 @@
-/* Small and thin matrix products, float32 and float64: C = alpha A B + beta C, with sums in registers and nothing packed: a
+/* Small and thin matrix products, float32, float64 and complex numbers of both: C = alpha A B + beta C, with sums in registers and nothing packed: a
  * number of A is multiplied by vectors of a row of B. BLAS packs both operands, which takes longer than such a product. Where
- * columns of B lie in one piece, B's panel is transposed first, in registers. An element's sum depends on k alone. */
+ * columns of B lie in one piece, B's panel is transposed first, in registers. An element's sum depends on k alone.
+ * Complex numbers are pairs: the real part of one of A is multiplied by a row of B, the imaginary part by the row times i. */
 #include "core/parallel.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/typed/prelude.h"
@@ -165,7 +166,120 @@ static void small_turn(const real *from, int64_t line, int lines, int n, real *t
       (small_vec *)(to + k * SMALL_WIDTH) = x[k];
 }
 
+/* --- complex numbers ------------------------------------------------------------------------------ */
+
+#if defined __AVX512F__ && MOTH_REAL_KIND == 1
+#define SMALL_SWAP 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
+#define SMALL_SIGNS                                                                                \
+  { -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1 }
+#elif defined __AVX512F__ || (defined __AVX2__ && MOTH_REAL_KIND == 1)
+#define SMALL_SWAP 1, 0, 3, 2, 5, 4, 7, 6
+#define SMALL_SIGNS                                                                                \
+  { -1, 1, -1, 1, -1, 1, -1, 1 }
+#elif defined __AVX2__ || MOTH_REAL_KIND == 1
+#define SMALL_SWAP 1, 0, 3, 2
+#define SMALL_SIGNS                                                                                \
+  { -1, 1, -1, 1 }
+#else
+#define SMALL_SWAP 1, 0
+#define SMALL_SIGNS                                                                                \
+  { -1, 1 }
+#endif
+enum { PAIRS_V = 2, PAIRS_WIDTH = PAIRS_V * SMALL_LANES, PAIRS_K = SMALL_K / 2 };
+
+/* small_tile of pairs; strides and `last` count reals. */
+MOTH_FN void pairs_tile(const Tile *t, int rows, int vectors) {
+  const small_vec signs = SMALL_SIGNS;
+  small_vec sum[SMALL_M][PAIRS_V];
+  const real *a = t->a, *b = t->b;
+  const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+  const int last = t->last;
+  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++)
+      sum[m][v] = (small_vec){0};
+  for (int64_t k = t->k; k > 0; k--, a += a_col, b += b_row) {
+    small_vec x[PAIRS_V], turned[PAIRS_V];
+    SMALL_UNROLL for (int v = 0; v < vectors - 1; v++) x[v] =
+        *(const small_vec *)(b + v * SMALL_LANES);
+    x[vectors - 1] = small_load(b + (vectors - 1) * SMALL_LANES, last);
+    SMALL_UNROLL for (int v = 0; v < vectors; v++) turned[v] =
+        signs * __builtin_shufflevector(x[v], x[v], SMALL_SWAP);
+    SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++) {
+      sum[m][v] += a[m * a_row] * x[v];
+      sum[m][v] += a[m * a_row + 1] * turned[v];
+    }
+  }
+  const real alpha = t->alpha, beta = t->beta;
+  SMALL_UNROLL for (int m = 0; m < rows; m++) SMALL_UNROLL for (int v = 0; v < vectors; v++) {
+    real *to = t->c + m * t->c_row + v * SMALL_LANES;
+    const int n = v == vectors - 1 ? last : SMALL_LANES;
+    small_vec y = alpha * sum[m][v];
+    if (beta != 0)
+      y += beta * small_load(to, n);
+    small_store(to, y, n);
+  }
+}
+
+#undef SMALL_CASE
+#define SMALL_CASE(N, V)                                                                           \
+  case N:                                                                                          \
+    pairs_tile(t, N, V);                                                                           \
+    break;
+#define PAIRS_TILES(V)                                                                             \
+  static void pairs_tiles_##V(const Tile *t, int rows) {                                           \
+    switch (rows) {                                                                                \
+      SMALL_CASE(1, V)                                                                             \
+      SMALL_CASE(2, V)                                                                             \
+      SMALL_CASE(3, V)                                                                             \
+      SMALL_MORE(V)                                                                                \
+    default:                                                                                       \
+      pairs_tile(t, SMALL_M, V);                                                                   \
+    }                                                                                              \
+  }
+PAIRS_TILES(1)
+PAIRS_TILES(2)
+
+/* C = alpha A B + beta C of pairs. */
+static void small_pairs(const struct MothGemm *g) {
+  real panel[PAIRS_K * PAIRS_WIDTH] __attribute__((aligned(64)));
+  const bool turn = g->b_col != 1;
+  const int64_t blocks = (g->m + SMALL_M - 1) / SMALL_M, width = 2 * g->n;
+  for (int64_t j = 0; j < width && !moth_stopped(); j += PAIRS_WIDTH) {
+    const int64_t cols = small_least(width - j, PAIRS_WIDTH);
+    const bool two = cols > SMALL_LANES;
+    Tile t = {.a_row = 2 * g->a_row,
+              .a_col = 2 * g->a_col,
+              .b_row = turn ? PAIRS_WIDTH : 2 * g->b_row,
+              .c_row = 2 * g->c_row,
+              .alpha = (real)g->alpha,
+              .last = (int)(two ? cols - SMALL_LANES : cols)};
+    for (int64_t p = 0; p < g->k; p += PAIRS_K) {
+      const real *a = (const real *)g->a + 2 * p * g->a_col;
+      const real *b = (const real *)g->b + 2 * p * g->b_row + j * g->b_col;
+      t.k = small_least(g->k - p, PAIRS_K);
+      t.b = b;
+      t.beta = p ? 1 : (real)g->beta;
+      if (turn) {
+        for (int64_t q = 0; q < cols; q += 2, b += 2 * g->b_col)
+          for (int64_t k = 0; k < t.k; k++)
+            memcpy(panel + k * PAIRS_WIDTH + q, b + 2 * k * g->b_row, 2 * sizeof(real));
+        t.b = panel;
+      }
+      for (int64_t block = 0, i = 0; block < blocks; block++) {
+        const int64_t rows = g->m / blocks + (block < g->m % blocks);
+        t.a = a + i * t.a_row;
+        t.c = (real *)g->c + i * t.c_row + j;
+        (two ? pairs_tiles_2 : pairs_tiles_1)(&t, (int)rows);
+        i += rows;
+      }
+    }
+  }
+}
+
 MOTH_TYPED_REAL void gemm_small(const struct MothGemm *g) {
+  if (g->dtype == MOTH_COMPLEX64 || g->dtype == MOTH_COMPLEX128) {
+    small_pairs(g);
+    return;
+  }
   real panel[SMALL_K * SMALL_WIDTH] __attribute__((aligned(64)));
   const bool turn = g->b_col != 1;
   int64_t vectors = (g->n + SMALL_LANES - 1) / SMALL_LANES,
