@@ -185,9 +185,17 @@ local function diagonal_of(term)
   local i, j = same_letters(term)
   return i and diagonal_of(without(term, i, j)) or term
 end
-local function take_diagonals(t, term)
+-- y, which was made of t: t's memory does not wait for the collector, unless t is one of the given tensors.
+local function made_of(t, y, given)
+  if rawequal(t, y) then return y end
+  for i = 1, #given do if rawequal(t, given[i]) then return y end end
+  B.free(t)
+  return y
+end
+
+local function take_diagonals(t, term, given)
   local i, j = same_letters(term)
-  return i and take_diagonals(ops.diagonal(t, 0, i, j), without(term, i, j)) or t
+  return i and take_diagonals(made_of(t, ops.diagonal(t, 0, i, j), given), without(term, i, j), given) or t
 end
 
 local function set_of(list)
@@ -239,18 +247,18 @@ local function elements(size, from, n)
 end
 
 -- t, whose sizes are `size`, as matrices: nb dimensions of a batch, then n and m that become one each.
-local function matrices(t, size, nb, n, m, turn)
+local function matrices(t, size, nb, n, m, turn, given)
   if nb > 1 or n ~= 1 or m ~= 1 then
     local rows, cols = elements(size, nb + 1, n), elements(size, nb + n + 1, m)
-    t = ops.reshape(t, nb > 0 and { elements(size, 1, nb), rows, cols } or { rows, cols })
+    t = made_of(t, ops.reshape(t, nb > 0 and { elements(size, 1, nb), rows, cols } or { rows, cols }), given)
   end
-  return turn and ops.transpose(t, -2, -1) or t
+  return turn and made_of(t, ops.transpose(t, -2, -1), given) or t
 end
 
 -- By a plan: one batched matrix product, or, where nothing is summed, elements times elements.
-local function contract(a, b, p)
-  if p.a then a = ops.permute(a, p.a) end
-  if p.b then b = ops.permute(b, p.b) end
+local function contract(a, b, p, given)
+  if p.a then a = made_of(a, ops.permute(a, p.a), given) end
+  if p.b then b = made_of(b, ops.permute(b, p.b), given) end
   local nb, nl, ni, nr = p.batch, p.left, p.inner, p.right
   local turn_a, turn_b = p.turn_a, p.turn_b
   local sa, sb, wide_a, wide_b = B.size(a), B.size(b), false, false
@@ -266,8 +274,8 @@ local function contract(a, b, p)
       sa[at], sb[to] = m == 1 and n or m, m == 1 and n or m
     end
   end
-  if wide_a then a = ops.expand(a, sa) end
-  if wide_b then b = ops.expand(b, sb) end
+  if wide_a then a = made_of(a, ops.expand(a, sa), given) end
+  if wide_b then b = made_of(b, ops.expand(b, sb), given) end
   local shape = {}
   for i = 1, nb do shape[i] = sa[i] end
   for i = 1, nl do shape[nb + i] = sa[nb + (turn_a and ni or 0) + i] end
@@ -278,11 +286,13 @@ local function contract(a, b, p)
       x[i] = i <= nb + nl and shape[i] or 1
       y[i] = (i <= nb or i > nb + nl) and shape[i] or 1
     end
-    return ops.mul(nr > 0 and ops.reshape(a, x) or a, nl > 0 and ops.reshape(b, y) or b)
+    a = nr > 0 and made_of(a, ops.reshape(a, x), given) or a
+    b = nl > 0 and made_of(b, ops.reshape(b, y), given) or b
+    return made_of(b, made_of(a, ops.mul(a, b), given), given)
   end
-  a = matrices(a, sa, nb, turn_a and ni or nl, turn_a and nl or ni, turn_a)
-  b = matrices(b, sb, nb, turn_b and nr or ni, turn_b and ni or nr, turn_b)
-  local y = nb == 0 and ops.mm(a, b) or ops.bmm(a, b)
+  a = matrices(a, sa, nb, turn_a and ni or nl, turn_a and nl or ni, turn_a, given)
+  b = matrices(b, sb, nb, turn_b and nr or ni, turn_b and ni or nr, turn_b, given)
+  local y = made_of(b, made_of(a, nb == 0 and ops.mm(a, b) or ops.bmm(a, b), given), given)
   return nb < 2 and nl == 1 and nr == 1 and y or reshaped(y, shape)
 end
 
@@ -350,19 +360,19 @@ end
 -- result has the letters that occur once. Sums of integers are int64.
 F.einsum = signature("einsum(string equation, Tensor... operands)", function(equation, list)
   some("einsum", list)
-  local plan, t = planned_for(equation, list), nil
+  local plan, given, t = planned_for(equation, list), list, nil
   if plan.sums then list = widened(list) end
   for i = 1, #list do
     local step, own = plan.steps[i], list[i]
-    if step.term then own = take_diagonals(own, step.term) end
-    if step.sum then own = ops.sum(own, step.sum) end
+    if step.term then own = take_diagonals(own, step.term, given) end
+    if step.sum then own = made_of(own, ops.sum(own, step.sum), given) end
     if i > 1 then
-      own = contract(t, own, step.pair)
-      if step.after then own = ops.sum(own, step.after) end
+      own = contract(t, own, step.pair, given)
+      if step.after then own = made_of(own, ops.sum(own, step.after), given) end
     end
     t = own
   end
-  return plan.order and ops.permute(t, plan.order) or t
+  return plan.order and made_of(t, ops.permute(t, plan.order), given) or t
 end)
 
 -- ---- statistics ------------------------------------------------------------------------------------
