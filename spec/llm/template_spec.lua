@@ -104,6 +104,9 @@ describe("chat templates #M430", function()
     end
     assert.equal("<b> x 7", (of("{{ bos_token }}{{ messages[0].content }}{{ more }}", { tokenizer = named })(ask,
       { more = 7 })))
+    local given = of "{{ tools is none }}{{ documents is defined }}{{ tools | length if tools is not none }}"
+    assert.equal("TrueTrue", (given(ask)))
+    assert.equal("FalseTrue1", (given(ask, { tools = { { name = "f" } } })))
     local f = function() end
     assert.equal(f, of(f))
     for message, template in pairs {

@@ -94,7 +94,7 @@ function(what, tokenizer, where)
   local render, why = jinja.compile(M.known[what] or what)
   if not render then check.fail("[%s] the chat template, %s", where, why) end
   local function variables_of(more)
-    local out = {}
+    local out = { tools = jinja.none, documents = jinja.none } -- as in transformers: defined, and none
     for name, token in each(tokenizer and tokenizer.special_tokens or {}) do out[name] = token end
     for name, v in each(more or {}) do out[name] = v end
     return out

@@ -115,6 +115,9 @@ local function bytes_of(v, depth)
   return n
 end
 
+--- A variable that is there and has no value, Python's None.
+M.none = V.NONE
+
 --- render(variables) -> text, or nil and why, of a template's text; nil and why where it is none.
 function M.compile(source)
   if #source > LONGEST then return nil, "it is longer than a template may be" end

@@ -543,7 +543,7 @@ end
 function M.of(v, depth)
   depth = depth or 0
   if depth > 50 then fail "values lie too deep in one another" end
-  if type(v) == "userdata" then return NONE end
+  if type(v) == "userdata" or v == NONE then return NONE end
   if type(v) == "string" or type(v) == "number" or type(v) == "boolean" then return v end
   if type(v) ~= "table" then fail("a value is a %s", type(v)) end
   if getmetatable(v) == Object then
