@@ -52,7 +52,8 @@ function M.read_unigram(tok, model, value)
     least, tok.longest = math.min(least, score), math.max(tok.longest, #token)
   end
   local unk = value(model.unk_id)
-  tok.unk_token, tok.byte_fallback = unk and tok.tokens[unk + 1], value(model.byte_fallback)
+  tok.unk, tok.byte_fallback = unk and unk + 1, value(model.byte_fallback) -- by its id: a text may stand there twice
+  tok.unk_token = unk and tok.tokens[unk + 1]
   tok.unk_score = least - 10
 end
 
@@ -64,7 +65,7 @@ function M.Unigram(tok, ids, word)
     while j <= n and j - i < tok.longest do
       j = j + size_at(word, j)
       local id = tok.vocab[word:sub(i, j - 1)]
-      if id and id ~= tok.unk and not tok.is_added[id] then
+      if id then
         local score = best[i] + tok.scores[id]
         if not best[j] or score > best[j] then best[j], from[j], by[j] = score, i, id end
         single = single or j == i + size
@@ -88,12 +89,15 @@ function M.Unigram(tok, ids, word)
   end
   for k = #parts, 1, -1 do
     local id, first, last = unpack(parts[k])
-    if id ~= (tok.unk or 0) then
-      ids[#ids + 1] = id
-    elseif tok.byte_fallback then
+    if id == 0 then
+      check.fail("[data.Tokenizer] %s: its Unigram model has no unknown piece, and none of its pieces are in %q",
+        tok.path, word:sub(first, last))
+    end
+    local own = id == tok.unk and tok.vocab[word:sub(first, last)]
+    if id == tok.unk and tok.byte_fallback and not own then
       for c = first, last do ids[#ids + 1] = tok.byte_ids[word:byte(c)] end
     else
-      ids[#ids + 1] = id
+      ids[#ids + 1] = own or id
     end
   end
 end

@@ -39,7 +39,10 @@ local Step = { type = "text?", add_prefix_space = "flag?", use_regex = "flag?", 
   cleanup = "flag?", start = "count?", stop = "count?", individual_digits = "flag?", lowercase = "flag?",
   clean_text = "flag?",
   handle_chinese_chars = "flag?", strip_accents = "flag?", strip_left = "flag?", strip_right = "flag?",
-  split = "flag?", single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
+  split = "flag?",
+  single = { list = { Sequence = "any?", SpecialToken = { id = "text" } } },
+  pair = { list = { Sequence = { id = "text", type_id = "count?" },
+    SpecialToken = { id = "text", type_id = "count?" } } },
   cls = { list = "any" }, sep = { list = "any" }, special_tokens = { map = { ids = { list = "count" } } } }
 for _, key in ipairs { "pretokenizers", "normalizers", "decoders", "processors" } do Step[key] = { list = Step } end
 local File = { normalizer = Step, pre_tokenizer = Step, post_processor = Step, decoder = Step,
@@ -86,7 +89,7 @@ local function read_symbols(self)
     self.byte_ids[b] = self.vocab[name]
     if self.byte_fallback and not self.byte_ids[b] then self.byte_fallback = false end
   end
-  self.unk = self.unk_token and self.vocab[self.unk_token]
+  self.unk = self.unk or self.unk_token and self:id(self.unk_token)
   -- Each byte has a token, and nothing more is to be looked at.
   self.whole = self.byte_level and not self.byte_fallback and self.inside == "" and self.suffix == ""
   for b = 0, 255 do self.whole = self.whole and self.byte_ids[b] ~= nil end
@@ -176,10 +179,11 @@ Tokenizer.__init = signature.init("data.Tokenizer(path|table path)", function(se
     self.inside, self.suffix = value(model.continuing_subword_prefix) or "", value(model.end_of_word_suffix) or ""
     read_merges(self, model.merges)
   end
-  self.special, self.added, self.is_added = {}, {}, {}
+  -- The model does not know these: what it is left to cut never becomes one that is not in its own vocabulary.
+  self.special, self.added, self.is_added, self.added_ids = {}, {}, {}, {}
   for _, t in ipairs(value(json.added_tokens) or {}) do
     known(t.id, t.content)
-    self.vocab[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
+    self.added_ids[t.content], self.tokens[t.id + 1] = t.id + 1, t.content
     self.added[#self.added + 1], self.is_added[t.id + 1] = t, true
     if t.special then self.special[t.id + 1] = true end
   end
@@ -197,7 +201,7 @@ end)
 --- The number of ids, special ones among them.
 function Tokenizer:size() return self.size_of_vocab end
 --- The id of a token, from 1, or nil; the token of an id.
-function Tokenizer:id(token) return self.vocab[token] end
+function Tokenizer:id(token) return self.added_ids[token] or self.vocab[token] end
 function Tokenizer:token(id) return self.tokens[id] end
 
 --- The bytes of the longest token: a text of more than n times as many has more than n tokens.
@@ -325,16 +329,9 @@ local function encode_words(self, out, at, p, n, k, first)
   return at, text -- which must live so long
 end
 
---- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
--- the file puts around each text, such as "<|begin_of_text|>". The file's truncation and padding apply, as in the
--- tokenizers package; whole = true leaves both out, as transformers does. enough: with more ids than that it looks no
--- further, and the list is not whole: for those who would refuse so long a text.
-Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false, *, \z
-  count enough?, bool whole=false)",
-function(self, text, add_special_tokens, enough, whole)
+-- The ids of a text, without those around it.
+local function ids_of(self, text)
   local out = {}
-  local truncation, padding = not whole and self.truncation, not whole and self.padding
-  self.enough = not truncation and enough or math.huge
   local function token(id) out[#out + 1] = id end
   added.each(self.raw_tokens, text, function(from, to)
     local normal = steps.normalize(self, text:sub(from, to))
@@ -343,15 +340,37 @@ function(self, text, add_special_tokens, enough, whole)
       encode_words(self, out, #out, p + a - 1, b - a + 1, 1, from == 1 and a == 1)
     end, token)
   end, token)
-  if truncation then out = steps.cut(self, out, add_special_tokens and #self.first + #self.last or 0) end
-  if add_special_tokens then
+  return out
+end
+
+-- Lists as the file joins them; most: at most so many ids; cut: as its truncation says. Gives the ids, and of two lists
+-- the kinds.
+local function joined(self, out, other, special, cut, most)
+  if cut or most then out, other = steps.cut(self, out, special and steps.around(self, other) or 0, other, most) end
+  if other then return steps.joined(self, out, other, special) end
+  if special then
     for k, id in ipairs(self.first) do table.insert(out, k, id) end
     for _, id in ipairs(self.last) do out[#out + 1] = id end
   end
+  return out
+end
+
+--- The ids of a text: a list. Added tokens such as "<|endoftext|>" are found in it. add_special_tokens: also those that
+-- the file puts around each text, such as "<|begin_of_text|>". pair: a second text, which the file joins to the first;
+-- a second list then has the kinds of tokens, from 1 (token_type_ids of models.BERT). The file's truncation and padding
+-- apply, as in the tokenizers package; whole = true leaves both out, as transformers does. enough: with more ids than
+-- that it looks no further, and the list is not whole: for those who would refuse so long a text.
+Tokenizer.encode = signature.method("data.Tokenizer:encode(string text, bool add_special_tokens=false, *, \z
+  string pair?, count enough?, bool whole=false)",
+function(self, text, add_special_tokens, pair, enough, whole)
+  local truncation, padding = not whole and self.truncation, not whole and self.padding
+  self.enough = not truncation and not pair and enough or math.huge
+  local out, kinds = joined(self, ids_of(self, text), pair and ids_of(self, pair), add_special_tokens, truncation)
   for _ = #out + 1, padding and steps.filled(self, #out) or 0 do
     table.insert(out, padding.left and 1 or #out + 1, padding.id)
+    if kinds then table.insert(kinds, padding.left and 1 or #kinds + 1, 1) end
   end
-  return out
+  return out, kinds
 end)
 
 --- The merges in their order, as texts of two tokens with a blank between.
@@ -391,33 +410,45 @@ function(self, ids, skip)
   return decoders.text(self, kept, n)
 end)
 
---- Texts as one tensor: int64 (N, longest), padded with pad_id, cut to max_length; and a bool tensor, true where there
--- are tokens. Left out, these are the file's, as are the sides and a fixed length (without any: padded on the right
--- with 1, not cut).
-Tokenizer.__call = signature.method("data.Tokenizer(string|string[] texts, *, count pad_id?, count max_length?)",
-function(self, texts, pad_id, max_length)
+--- Texts as one tensor: int64 (N, longest), padded with pad_id, cut to max_length; a bool tensor, true where there are
+-- tokens; and with pairs, as many second texts, an int64 tensor of the kinds of tokens, from 1. add_special_tokens:
+-- also those that the file puts around each text, which max_length then counts. Left out, these are the file's, as are
+-- padding_side and a fixed length (without any: padded on the right with 1, not cut).
+Tokenizer.__call = signature.method("data.Tokenizer(string|string[] texts, *, count pad_id?, count max_length?, \z
+  bool add_special_tokens=false, string|string[] pairs?, 'left'|'right' padding_side?)",
+function(self, texts, pad_id, max_length, special, seconds, side)
   if type(texts) == "string" then texts = { texts } end
+  if type(seconds) == "string" then seconds = { seconds } end
+  if seconds and #seconds ~= #texts then
+    check.fail("[data.Tokenizer] %d texts, but %d pairs: each text needs a second one", #texts, #seconds)
+  end
   local padding = self.padding or {}
+  local left = side == "left" or not side and padding.left
   pad_id = pad_id or padding.id or 1
-  local lists, longest = {}, 0
+  local lists, kinds, longest = {}, {}, 0
+  self.enough = math.huge
   for k, text in ipairs(texts) do
-    local list = self:encode(text, false, { whole = true })
-    if self.truncation and not max_length then list = steps.cut(self, list, 0) end
-    lists[k] = list
-    longest = math.max(longest, math.min(#list, max_length or math.huge))
+    lists[k], kinds[k] = joined(self, ids_of(self, text), seconds and ids_of(self, seconds[k]), special,
+      self.truncation, max_length)
+    longest = math.max(longest, #lists[k])
   end
   if self.padding and not max_length then longest = steps.filled(self, longest) end
   local ids = moth.full({ #lists, longest }, pad_id, { dtype = moth.int64 })
   local mask = moth.zeros(#lists, longest, { dtype = moth.bool })
+  local types = seconds and moth.ones(#lists, longest, { dtype = moth.int64 }) or nil
   for k, list in ipairs(lists) do
-    local n = math.min(#list, longest)
+    local n = #list
     if n > 0 then
-      local at = padding.left and longest - n + 1 or 1
-      ids:select(1, k):narrow(1, at, n):copy_(moth.tensor({ unpack(list, 1, n) }, { dtype = moth.int64 }))
+      local at = left and longest - n + 1 or 1
+      local function put(to, values)
+        to:select(1, k):narrow(1, at, n):copy_(moth.tensor(values, { dtype = moth.int64 }))
+      end
+      put(ids, list)
+      if types then put(types, kinds[k]) end
       mask:select(1, k):narrow(1, at, n):fill_(true)
     end
   end
-  return ids, mask
+  return ids, mask, types
 end)
 
 function Tokenizer.__tostring(self) return ("Tokenizer(%s, %d tokens)"):format(self.path, self.size_of_vocab) end

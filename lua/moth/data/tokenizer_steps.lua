@@ -4,6 +4,7 @@
 --   cuts       how it is cut into words, each step inside of the parts of those before: { "cut", a name for words.of },
 --              { "split", … } for words.split, or what is done to a part, as in normal
 --   first, last  ids around a text
+--   both       a pair of texts with these: { part = 1 or 2, kind = from 1 } and { id =, kind = }
 local charsmap = require "moth.data.charsmap"
 local check = require "moth.utils.check"
 local decoders = require "moth.data.decoders"
@@ -195,19 +196,27 @@ local function read_steps(tok, step, kind, value)
   read(tok, step, value)
 end
 
--- The special tokens that are put before and behind a text.
+-- The special tokens that are put before and behind a text, and around two.
 local function read_around(tok, step)
   if not step then return end
   if step.type == "Sequence" then
     for _, s in ipairs(step.processors or {}) do read_around(tok, s) end
   elseif step.type == "TemplateProcessing" then
+    local function ids_of(item)
+      local token = item.SpecialToken and (step.special_tokens or {})[item.SpecialToken.id]
+      return token and token.ids or {}
+    end
     local list = tok.first
     for _, item in ipairs(step.single or {}) do
-      if item.Sequence then
-        list = tok.last
-      elseif item.SpecialToken then
-        local token = (step.special_tokens or {})[item.SpecialToken.id]
-        for _, id in ipairs(token and token.ids or {}) do list[#list + 1] = id + 1 end
+      if item.Sequence then list = tok.last end
+      for _, id in ipairs(ids_of(item)) do list[#list + 1] = id + 1 end
+    end
+    if step.pair then tok.both = {} end
+    for _, item in ipairs(step.pair or {}) do
+      local part = item.Sequence
+      if part then tok.both[#tok.both + 1] = { part = part.id == "B" and 2 or 1, kind = (part.type_id or 0) + 1 } end
+      for _, id in ipairs(ids_of(item)) do
+        tok.both[#tok.both + 1] = { id = id + 1, kind = (item.SpecialToken.type_id or 0) + 1 }
       end
     end
   elseif step.type == "BertProcessing" or step.type == "RobertaProcessing" then
@@ -215,7 +224,13 @@ local function read_around(tok, step)
     if type(cls) ~= "number" or type(sep) ~= "number" then
       refuse(tok, "cls and sep of its %s are no ids", step.type)
     end
-    tok.first[1], tok.last[1] = cls + 1, sep + 1
+    cls, sep = cls + 1, sep + 1
+    tok.first[1], tok.last[1] = cls, sep
+    local kind = step.type == "BertProcessing" and 2 or 1
+    tok.both = { { id = cls, kind = 1 }, { part = 1, kind = 1 }, { id = sep, kind = 1 } }
+    if kind == 1 then tok.both[4] = { id = sep, kind = 1 } end
+    tok.both[#tok.both + 1] = { part = 2, kind = kind }
+    tok.both[#tok.both + 1] = { id = sep, kind = kind }
   elseif step.type ~= "ByteLevel" then
     refuse(tok, "its post_processor '%s' is not supported", tostring(step.type))
   end
@@ -235,7 +250,7 @@ local function read_lengths(tok, truncation, padding)
   if truncation then
     local strategy = one_of(tok, "truncation.strategy", truncation.strategy, "LongestFirst", "LongestFirst",
       "OnlyFirst", "OnlySecond")
-    tok.truncation = { most = truncation.max_length, second = strategy == "OnlySecond",
+    tok.truncation = { most = truncation.max_length, only = ({ OnlyFirst = 1, OnlySecond = 2 })[strategy],
       left = one_of(tok, "truncation.direction", truncation.direction, "Right", "Right", "Left") == "Left" }
   end
   if padding then
@@ -262,23 +277,66 @@ function M.normalize(tok, text)
   return text
 end
 
---- Cuts a list of ids, with no special ones around them yet, as the file's truncation says. around: how many of its
--- max_length these take.
-function M.cut(tok, ids, around)
-  local most = tok.truncation.most - around
-  if most < 0 then
-    refuse(tok, "its truncation.max_length, %d, is less than the %d special tokens around a text\nHINT: whole = true \z
-      leaves it out", tok.truncation.most, around)
-  end
-  local n = #ids
-  if n <= most then return ids end
-  if tok.truncation.second and most > 0 then
-    refuse(tok, "its truncation is OnlySecond, which cuts no single text; this one has %d tokens, at most %d\nHINT: \z
-      whole = true leaves it out", n, most)
-  end
-  local out, from = {}, tok.truncation.left and n - most or 0
-  for k = 1, most do out[k] = ids[from + k] end
+-- n of the ids of a list, from its left or, with left, those at its right.
+local function part_of(ids, n, left)
+  if n >= #ids then return ids end
+  local out, from = {}, left and #ids - n or 0
+  for k = 1, n do out[k] = ids[from + k] end
   return out
+end
+
+--- Cuts a list of ids, with no special ones around them yet, and with other, a second one, both together, as the file's
+-- truncation says; most in place of its max_length cuts at the end, of two lists the longer. around: how many of these
+-- the special tokens take.
+function M.cut(tok, ids, around, other, most)
+  local how = most and {} or tok.truncation
+  local limit, n = (most or how.most) - around, #ids + (other and #other or 0)
+  if limit < 0 then
+    refuse(tok, "%s, %d, is less than the %d special tokens around a text%s", most and "max_length"
+      or "its truncation.max_length", most or how.most, around, most and "" or "\nHINT: whole = true leaves it out")
+  end
+  if n <= limit then return ids, other end
+  if how.only and (other or how.only == 2 and limit > 0) then
+    local one = how.only == 2 and (other or {}) or ids
+    if #one <= n - limit then
+      refuse(tok, "its truncation is Only%s, %s %d tokens, at most %d\nHINT: whole = true leaves it out",
+        how.only == 2 and "Second" or "First", other and "which is too short to be cut so far;"
+        or "which cuts no single text; this one has", n, limit)
+    end
+    one = part_of(one, #one - (n - limit), how.left)
+    if how.only == 2 then return ids, one end
+    return one, other
+  end
+  if not other then return part_of(ids, limit, how.left) end
+  local short = math.min(#ids, #other)
+  local long = math.max(short, limit - short)
+  if short + long > limit then
+    short = math.floor(limit / 2)
+    long = limit - short
+  end
+  local swapped = #ids > #other
+  return part_of(ids, swapped and long or short, how.left), part_of(other, swapped and short or long, how.left)
+end
+
+local plain = { { part = 1, kind = 1 }, { part = 2, kind = 2 } }
+
+--- The ids of two lists with what the file puts around a pair of texts, or without, and the kinds of these.
+function M.joined(tok, ids, other, special)
+  local out, kinds = {}, {}
+  local function put(id, kind) out[#out + 1], kinds[#kinds + 1] = id, kind end
+  for _, item in ipairs(tok.both or plain) do
+    for _, id in ipairs(item.part == 1 and ids or item.part and other or {}) do put(id, item.kind) end
+    if item.id and special then put(item.id, item.kind) end
+  end
+  return out, kinds
+end
+
+--- How many special tokens the file puts around a text, or around two.
+function M.around(tok, two)
+  if not two then return #tok.first + #tok.last end
+  local n = 0
+  for _, item in ipairs(tok.both or plain) do n = n + (item.id and 1 or 0) end
+  return n
 end
 
 --- The length that the file's padding fills up a list of n ids to; longer lists stay as they are.

@@ -560,7 +560,7 @@ local function tokenizer_metadata(out, tokenizer)
   put("add_bos_token", tokenizer.first[1] ~= nil)
   put("add_eos_token", tokenizer.last[1] ~= nil)
   local special = tokenizer.special_tokens or {}
-  local function id_of(name) return special[name] and tokenizer.vocab[special[name]] end
+  local function id_of(name) return special[name] and tokenizer:id(special[name]) end
   local bos, eos = tokenizer.first[1] or id_of "bos_token", tokenizer.last[1] or id_of "eos_token"
   put("bos_token_id", bos and bos - 1)
   put("eos_token_id", eos and eos - 1)
