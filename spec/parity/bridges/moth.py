@@ -29,6 +29,14 @@ def expect(holds, what):
         wrong.append(what)
 
 
+def lists(name, got, want, inputs):
+    """Compares lists of results by what they are of; how many there were."""
+    for what in want:
+        bad = [(inputs[i % len(inputs)], a, b) for i, (a, b) in enumerate(zip(got[what], want[what])) if a != b and not (a == {} and b == [])]
+        expect(not bad and len(got[what]) == len(want[what]), f"{name}: {what} of {len(bad)}: {bad[:1]}")
+    return sum(map(len, want.values()))
+
+
 def end(figures):
     """Says what differs, or the figures."""
     for what in wrong[:20]:
