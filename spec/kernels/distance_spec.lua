@@ -27,6 +27,8 @@ describe("the derivative of cdist", function()
         y:narrow(2, 7, 1):copy_(x:narrow(2, 9, 1))
         if i == 3 then x, y = x + 50, y + 50 end -- far from the origin
         local g = moth.randn(o[1], o[2], o[3]):to(moth[dtype])
+        if i == 2 then g = moth.randn(1, o[2], 1):to(moth[dtype]):expand(o[1], o[2], o[3]) end
+        if i == 3 then g = g:transpose(2, 3):contiguous():transpose(2, 3) end
         local a, b = derivatives(x, y, g)
         local c, d = plain(x, y, g)
         for _, pair in ipairs { { a, c }, { b, d } } do

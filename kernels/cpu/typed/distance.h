@@ -287,9 +287,51 @@ MOTH_FN void distance_backward_by(const struct MothDistance *q, int norm) {
   }
 }
 
+/* distance_far of grad and dist that are turned: as many rows as lie in one piece there at once, up to DISTANCE_FAR. A column of
+ * work is a row's weights. */
+static void distance_far_turned(const struct MothDistance *q) {
+  const real *x = (const real *)q->x + q->from * q->size, *y = (const real *)q->y;
+  const real *xs = (const real *)q->x_sum + q->from, *ys = (const real *)q->y_sum;
+  const int64_t n = q->size, rows = q->to - q->from;
+  real *o = (real *)q->out + q->from * n, *w = (real *)q->work;
+  real total[DISTANCE_FAR] = {0}, part[DISTANCE_FAR] = {0};
+  memset(o, 0, (size_t)(rows * n) * sizeof(real));
+  for (int64_t j = 0; j < q->others; j++, w += DISTANCE_FAR) {
+    const real *g = (const real *)q->grad + j * q->rows + q->from;
+    const real *d = (const real *)q->dist + j * q->rows + q->from;
+    int near = 0;
+    MOTH_VECTOR for (int64_t l = 0; l < rows; l++) {
+      real all = xs[l] + ys[j], weight = g[l] / d[l];
+      int far = d[l] * d[l] >= all * (real)0.04 && weight - weight == 0;
+      near |= !far;
+      w[l] = far ? weight : 0;
+      part[l] += w[l];
+    }
+    for (int64_t l = 0; near && l < rows; l++) {
+      const real all = xs[l] + ys[j], weight = g[l] / d[l];
+      if (d[l] == 0 || (d[l] * d[l] >= all * (real)0.04 && weight - weight == 0))
+        continue;
+      const real *a = x + l * n, *b = y + j * n;
+      real *to = o + l * n;
+      MOTH_VECTOR for (int64_t k = 0; k < n; k++) to[k] += weight * (a[k] - b[k]);
+    }
+    if (j % 64 == 63 || j == q->others - 1)
+      MOTH_VECTOR for (int l = 0; l < DISTANCE_FAR; l++) {
+        total[l] += part[l];
+        part[l] = 0;
+      }
+  }
+  for (int64_t l = 0; l < rows; l++)
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) o[l * n + k] += total[l] * x[l * n + k];
+}
+
 /* Rows [from, to) of the derivative of norm 2: out = the weights' sum times x, and work = the weights, so that out - work y is
  * the derivative. Where rows are near, little of that difference would be left: what they give is added here. y lies in rows. */
 MOTH_TYPED_REAL void distance_far(const struct MothDistance *q) {
+  if (q->turned) {
+    distance_far_turned(q);
+    return;
+  }
   const real *y = (const real *)q->y, *ys = (const real *)q->y_sum;
   const int64_t n = q->size, others = q->others;
   for (int64_t i = q->from; i < q->to; i++) {
