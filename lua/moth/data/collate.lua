@@ -32,7 +32,8 @@ local function names_of(t)
 end
 
 --- One value per sample as one value: tensors are stacked; numbers become a tensor (int64 if all are integral,
--- else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a list.
+-- else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a list, as do
+-- the tensors of BoundingBoxes.
 -- join: a function of a list of values which gives one, or nil where the rules above hold.
 function M.values(list, join)
   local first = list[1]
@@ -60,6 +61,13 @@ function M.values(list, join)
   if kind == "number" then return moth.tensor(list, { dtype = all_integral(list) and moth.int64 or nil }) end
   if kind == "boolean" then return moth.tensor(list) end
   if kind ~= "table" then return list end
+  local samples = package.loaded["moth.data.transforms.samples"]
+  local held = samples and samples.kind(first)
+  if held then -- what transforms know: images and masks as tensors, boxes, whose number varies, as a list
+    local data = {}
+    for i, v in ipairs(list) do data[i] = v.data end
+    return held == "boxes" and data or M.values(data, join)
+  end
   local out = {}
   for _, key in ipairs(names_of(first)) do
     local column = {}

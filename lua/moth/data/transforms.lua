@@ -4,13 +4,16 @@
 --     local t = T.Compose{ T.ToTensor(), T.Normalize({0.2860}, {0.3530}) }
 --     local x = t(image)          -- uint8 (28, 28) -> float32 (1, 28, 28)
 --
--- A transform is called with one image. Those that have `batch(images)` do the same to a whole batch at once,
--- (N, …) -> (N, …); a Compose has it if all its parts do, and a data set then transforms batches, not samples.
+-- A transform is called with one image, or with all that belongs to one: masks, boxes, labels (transforms/samples.lua).
+-- Those that have `batch(images)` do the same to a whole batch at once, (N, …) -> (N, …); a Compose has it if all its
+-- parts do, and a data set then transforms batches, not samples.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local layout = require "moth.data.layout"
+local make = require "moth.data.transforms.define"
+local samples = require "moth.data.transforms.samples"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
 
@@ -46,10 +49,14 @@ function Compose:batchable()
   return true
 end
 
-function Compose.__call(self, x)
-  for _, t in ipairs(self.transforms) do x = t(x) end
-  return x
+-- The values through the transforms of a list from i on.
+local function chain(list, i, ...)
+  local t = list[i]
+  if t == nil then return ... end
+  return chain(list, i + 1, t(...))
 end
+
+function Compose.__call(self, ...) return chain(self.transforms, 1, ...) end
 
 --- All transforms of a batch, one after the other.
 function Compose:batch(x)
@@ -62,6 +69,72 @@ function Compose.__tostring(self)
   for i, t in ipairs(self.transforms) do lines[i] = "    " .. tostring(t) end
   return "Compose(\n" .. table.concat(lines, "\n") .. "\n)"
 end
+
+local function check_list(name, list)
+  for i, t in ipairs(list) do
+    if not check.is_callable(t) then
+      check.fail("transforms.%s: element %d is no transform but %s", name, i, type(t))
+    end
+  end
+  if #list == 0 then check.fail("transforms.%s: the list of transforms is empty", name) end
+end
+local function listed(self)
+  local parts = {}
+  for i, t in ipairs(self.transforms) do parts[i] = tostring(t) end
+  return table.concat(parts, ", ")
+end
+
+--- All of a list with probability p, or none.
+local RandomApply = class("RandomApply", Transform)
+RandomApply.__init = signature.init("transforms.RandomApply(list transforms, number p=0.5)", function(self, o)
+  self.transforms, self.p = o.transforms, o.p
+  check_list("RandomApply", o.transforms)
+  make.probability(self)
+end)
+function RandomApply.__call(self, ...)
+  if math.random() >= self.p then return ... end
+  return chain(self.transforms, 1, ...)
+end
+function RandomApply.__tostring(self) return ("RandomApply(%s, p=%g)"):format(listed(self), self.p) end
+
+--- One of a list; p: how likely each is, as weights.
+local RandomChoice = class("RandomChoice", Transform)
+RandomChoice.__init = signature.init("transforms.RandomChoice(list transforms, number[] p?)", function(self, o)
+  self.transforms, self.p = o.transforms, o.p
+  check_list("RandomChoice", o.transforms)
+  if o.p and #o.p ~= #o.transforms then
+    check.fail("transforms.RandomChoice: %d transforms and %d weights", #o.transforms, #o.p)
+  end
+end)
+function RandomChoice.__call(self, ...)
+  local p = self.p
+  if not p then return self.transforms[math.random(1, #self.transforms)](...) end
+  local sum = 0
+  for _, weight in ipairs(p) do sum = sum + weight end
+  local left, chosen = math.random() * sum, #p
+  for k, weight in ipairs(p) do
+    left = left - weight
+    if left < 0 then
+      chosen = k
+      break
+    end
+  end
+  return self.transforms[chosen](...)
+end
+function RandomChoice.__tostring(self) return ("RandomChoice(%s)"):format(listed(self)) end
+
+--- All of a list in a random order.
+local RandomOrder = class("RandomOrder", Transform)
+RandomOrder.__init = signature.init("transforms.RandomOrder(list transforms)", function(self, o)
+  self.transforms = o.transforms
+  check_list("RandomOrder", o.transforms)
+end)
+function RandomOrder.__call(self, ...)
+  local list = {}
+  for k, at in ipairs(make.shuffled(#self.transforms)) do list[k] = self.transforms[at] end
+  return chain(list, 1, ...)
+end
+function RandomOrder.__tostring(self) return ("RandomOrder(%s)"):format(listed(self)) end
 
 -- ---- transforms --------------------------------------------------------------------------------------
 
@@ -92,8 +165,24 @@ local function need(where, x, ...)
   check.fail("transforms.%s: cannot take an image of shape %s", where, tostring(x:size()))
 end
 
+-- fn(planes) of the images among the values of a call, which become (C, H, W).
+local function each_image(where, given, fn, n, ...)
+  local sample = samples.open(where, given, n, ...)
+  for _, leaf in ipairs(sample.leaves) do
+    if leaf.kind == "image" then
+      local y = fn(leaf.planes)
+      leaf.result = B.is_tensor(leaf.value) and y or samples.Image(y, "CHW")
+    end
+  end
+  return sample:results()
+end
+
 --- uint8 (H, W), (H, W, C) or (C, H, W) in 0..255, or uint16 in 0..65535 -> float (1, H, W) or (C, H, W) in 0..1
-function ToTensor.__call(self, x)
+function ToTensor.__call(self, x, ...)
+  if select("#", ...) > 0 or type(x) == "table" then
+    local given = self.layout ~= "auto" and self.layout or nil
+    return each_image("ToTensor", given, function(y) return scaled(y:contiguous()) end, 1 + select("#", ...), x, ...)
+  end
   need("ToTensor", x, 2, 3)
   if B.dim(x) == 2 then x = x:unsqueeze(1) elseif not channels_first(self, x) then x = x:permute(3, 1, 2) end
   return scaled(x:contiguous())
@@ -140,8 +229,12 @@ local function normalize(self, x, channel)
   return x:sub(self.shift):div_(self.scale)
 end
 
---- float (C, H, W) -> the same shape; batch: (N, C, H, W)
-function Normalize.__call(self, x) return normalize(self, x, 1) end
+--- float (C, H, W) -> the same shape
+function Normalize.__call(self, x, ...)
+  if select("#", ...) == 0 and type(x) ~= "table" then return normalize(self, x, 1) end
+  return each_image("Normalize", nil, function(y) return normalize(self, y, -3) end, 1 + select("#", ...), x, ...)
+end
+--- The same of (N, C, H, W).
 function Normalize:batch(x) return normalize(self, x, 2) end
 
 function Normalize.__tostring(self)
@@ -156,9 +249,18 @@ Lambda.__init = signature.init("transforms.Lambda(callable fn, *, callable batch
   if o.batch then self.batch = function(_, x) return o.batch(x) end end
 end)
 
-function Lambda.__call(self, x) return self.fn(x) end
+function Lambda.__call(self, ...) return self.fn(...) end
 function Lambda.__tostring() return "Lambda()" end
 
 M.Compose, M.ToTensor, M.Normalize, M.Lambda = Compose, ToTensor, Normalize, Lambda
-for name, T in each(require "moth.data.augment"(Transform)) do M[name] = T end
+M.RandomApply, M.RandomChoice, M.RandomOrder = RandomApply, RandomChoice, RandomOrder
+M.Image, M.Mask, M.BoundingBoxes = samples.Image, samples.Mask, samples.BoundingBoxes
+local F, boxes = require "moth.data.transforms.functional", require "moth.data.transforms.boxes"
+for _, name in ipairs { "convert_bounding_box_format", "clamp_bounding_boxes", "sanitize_bounding_boxes" } do
+  F[name] = boxes[name]
+end
+M.functional = F
+for _, file in ipairs { "place", "look", "policies", "mix" } do
+  for name, T in each(require("moth.data.transforms." .. file)(Transform)) do M[name] = T end
+end
 return M
