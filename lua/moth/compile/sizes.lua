@@ -99,47 +99,45 @@ M.operations = {
 local one_operand = { floor = true, ceil = true, abs = true, sqrt = true, log = true, exp = true }
 local signs = { add = "+", sub = "-", mul = "*", div = "/", mod = "%", pow = "^" }
 
+local unfolded = setmetatable({}, { __mode = "k" })
+
+--- A formula as one operation, { op, a, b }, on formulas, numbers and names: that of its sum of terms is add, mul or
+-- floor. A number or a name is itself.
+function M.call(f)
+  if type(f) ~= "table" or f.op then return f end
+  local sum = unfolded[f]
+  if sum then return sum end
+  local function put(op, a, b) return a and { op = op, a = a, b = b } or b end
+  sum = (f.add or 0) ~= 0 and f.add or nil
+  for _, term in ipairs(f.terms) do
+    local product = term[1] ~= 1 and term[1] or nil
+    for i = 2, #term do product = put("mul", product, term[i]) end
+    sum = put("add", sum, product)
+  end
+  sum = f.div and { op = "floor", a = { op = "div", a = sum or 0, b = f.div } } or M.call(sum or 0)
+  unfolded[f] = sum
+  return sum
+end
+
 --- A formula as a list: numbers, { dim = name }, and operations behind their operands.
 function M.postfix(f, out)
-  out = out or {}
-  local function put(...)
-    for i = 1, select("#", ...) do out[#out + 1] = (select(i, ...)) end
-  end
-  if type(f) ~= "table" then
-    put(type(f) == "string" and { dim = f } or f)
-  elseif f.op then
+  out, f = out or {}, M.call(f)
+  if type(f) == "table" then
     M.postfix(f.a, out)
     if f.b then M.postfix(f.b, out) end
-    put(f.op)
+    out[#out + 1] = f.op
   else
-    put(f.add or 0)
-    for _, term in ipairs(f.terms) do
-      put(term[1])
-      for k = 2, #term do
-        M.postfix(term[k], out)
-        put "mul"
-      end
-      put "add"
-    end
-    if f.div then put(f.div, "div", "floor") end
+    out[#out + 1] = type(f) == "string" and { dim = f } or f
   end
   return out
 end
 
 --- The value of a formula, where dims are { name = size }.
 function M.evaluate(f, dims)
+  f = M.call(f)
   if type(f) == "number" then return f end
-  if f.op then return M.operations[f.op](M.evaluate(f.a, dims), f.b and M.evaluate(f.b, dims)) end
-  local sum = f.add or 0
-  for _, term in ipairs(f.terms) do
-    local product = term[1]
-    for i = 2, #term do
-      local factor = term[i]
-      product = product * (type(factor) == "table" and M.evaluate(factor, dims) or dims[factor])
-    end
-    sum = sum + product
-  end
-  return f.div and math.floor(sum / f.div) or sum
+  if type(f) == "string" then return dims[f] end
+  return M.operations[f.op](M.evaluate(f.a, dims), f.b and M.evaluate(f.b, dims))
 end
 
 --- A shape of numbers, names of dimensions and formulas, with the sizes that dims has.
@@ -180,27 +178,16 @@ M.code_names = "local floor, ceil, abs, sqrt = math.floor, math.ceil, math.abs, 
 --- A formula as an expression of Lua behind M.code_names; name(dimension) gives what stands for one: itself, if left
 -- out.
 function M.code(f, name)
+  f = M.call(f)
   if type(f) == "string" then return name and name(f) or f end
   if type(f) == "number" then
     if f ~= f or math.abs(f) == math.huge then return f ~= f and "(0/0)" or f > 0 and "(1/0)" or "(-1/0)" end
     return ("(%.17g)"):format(f)
   end
-  if f.op then
-    local a, b = M.code(f.a, name), f.b and M.code(f.b, name)
-    if f.op == "unknown" then return "(0/0)" end
-    if signs[f.op] then return ("(%s %s %s)"):format(a, signs[f.op], b) end
-    return b and ("%s(%s, %s)"):format(f.op, a, b) or ("%s(%s)"):format(f.op, a)
-  end
-  local parts = {}
-  for i, term in ipairs(f.terms) do
-    local factors = {}
-    if term[1] ~= 1 then factors[1] = M.code(term[1]) end
-    for k = 2, #term do factors[#factors + 1] = M.code(term[k], name) end
-    parts[i] = table.concat(factors, " * ")
-  end
-  if (f.add or 0) ~= 0 or #parts == 0 then parts[#parts + 1] = M.code(f.add or 0) end
-  local text = ("(%s)"):format(table.concat(parts, " + "))
-  return f.div and ("floor(%s / %s)"):format(text, M.code(f.div)) or text
+  local a, b = M.code(f.a, name), f.b and M.code(f.b, name)
+  if f.op == "unknown" then return "(0/0)" end
+  if signs[f.op] then return ("(%s %s %s)"):format(a, signs[f.op], b) end
+  return b and ("%s(%s, %s)"):format(f.op, a, b) or ("%s(%s)"):format(f.op, a)
 end
 
 local MOST_FACTORS, MOST_DEPTH, MOST_CALLS = 8, 64, 20
@@ -217,16 +204,10 @@ local keeps_whole = { add = true, sub = true, mul = true, mod = true, min = true
 
 --- Whether a formula, or a number, is a whole number at all sizes, as far as its form tells.
 function M.is_whole(f)
+  f = M.call(f)
   if type(f) ~= "table" then return type(f) == "string" or f % 1 == 0 end
-  if f.op then
-    return f.op == "floor" or f.op == "ceil"
-      or keeps_whole[f.op] and M.is_whole(f.a) and (f.b == nil or M.is_whole(f.b)) or false
-  end
-  local sum = f.div ~= nil or (f.add or 0) % 1 == 0
-  for _, term in ipairs(f.div and {} or f.terms) do
-    for _, factor in ipairs(term) do sum = sum and M.is_whole(factor) end
-  end
-  return sum
+  return f.op == "floor" or f.op == "ceil"
+    or keeps_whole[f.op] and M.is_whole(f.a) and (f.b == nil or M.is_whole(f.b)) or false
 end
 
 local whole = M.is_whole
@@ -297,19 +278,13 @@ end
 
 --- Whether a formula of sizes may be negative, as far as its form tells.
 function M.may_be_negative(f)
+  f = M.call(f)
   if type(f) ~= "table" then return type(f) == "number" and f < 0 end
-  local a, b = f.a and M.may_be_negative(f.a), f.b and M.may_be_negative(f.b)
+  local a, b = M.may_be_negative(f.a), M.may_be_negative(f.b)
   if f.op == "max" then return a and b end
   if f.op == "mod" then return b end
   if f.op == "abs" or f.op == "sqrt" or f.op == "exp" then return false end
-  if f.op then return f.op == "sub" or f.op == "log" or a or b or false end
-  if (f.add or 0) < 0 then return true end
-  for _, term in ipairs(f.terms) do
-    for _, factor in ipairs(term) do
-      if M.may_be_negative(factor) then return true end
-    end
-  end
-  return false
+  return f.op == "sub" or f.op == "log" or a or b
 end
 
 --- The formula of an operation on formulas or numbers.
@@ -365,37 +340,29 @@ local function bounds(f, ranges)
     end
     return math.min(unpack(list)), math.max(unpack(list))
   end
-  if f.op then
-    local a, b = bounds(f.a, ranges)
-    local c, d
-    if f.b then c, d = bounds(f.b, ranges) end
-    if f.op == "add" then return a + c, b + d end
-    if f.op == "sub" then return a - d, b - c end
-    if f.op == "mul" then return product(a, b, c, d) end
-    if f.op == "div" and c > 0 then return product(a, b, 1 / d, 1 / c) end
-    if f.op == "mod" and c > 0 then return 0, d end
-    if f.op == "min" or f.op == "max" then return M.operations[f.op](a, c), M.operations[f.op](b, d) end
-    if f.op == "floor" or f.op == "ceil" then return M.operations[f.op](a), M.operations[f.op](b) end
-    if f.op == "sqrt" and a >= 0 then return math.sqrt(a), math.sqrt(b) end
-    if f.op == "abs" and a >= 0 then return a, b end
-    return -math.huge, math.huge
+  local call, low, high = M.call(f), -math.huge, math.huge
+  if type(call) ~= "table" then return bounds(call, ranges) end
+  local op, a, b = call.op, bounds(call.a, ranges)
+  local c, d
+  if call.b then c, d = bounds(call.b, ranges) end
+  if op == "add" then low, high = a + c, b + d
+  elseif op == "sub" then low, high = a - d, b - c
+  elseif op == "mul" then low, high = product(a, b, c, d)
+  elseif op == "div" and c > 0 and c == d then low, high = a / c, b / c
+  elseif op == "div" and c > 0 then low, high = product(a, b, 1 / d, 1 / c)
+  elseif op == "mod" and c > 0 then low, high = 0, d
+  elseif op == "min" or op == "max" then low, high = M.operations[op](a, c), M.operations[op](b, d)
+  elseif op == "floor" or op == "ceil" then low, high = M.operations[op](a), M.operations[op](b)
+  elseif op == "sqrt" and a >= 0 then low, high = math.sqrt(a), math.sqrt(b)
+  elseif op == "abs" and a >= 0 then low, high = a, b
   end
-  local low, high = f.add or 0, f.add or 0
-  for _, term in ipairs(f.terms) do
-    local a, b = term[1], term[1]
-    for i = 2, #term do
-      local c, d = bounds(term[i], ranges)
-      a, b = product(a, b, c, d)
-    end
-    low, high = low + a, high + b
-  end
-  if f.div then low, high = math.floor(low / f.div), math.floor(high / f.div) end
-  local factors, least, most = linear(f) -- 2 * h - 2 * (h // 2) is about h
+  local factors, least, most
+  if f.terms then factors, least, most = linear(f) end -- 2 * h - 2 * (h // 2) is about h
   if not factors then return low, high end
   for name, k in each(factors) do
-    local a, b = bounds(name, ranges)
-    local c, d = product(k, k, a, b)
-    least, most = least + c, most + d
+    local from, to = bounds(name, ranges)
+    from, to = product(k, k, from, to)
+    least, most = least + from, most + to
   end
   return math.max(low, math.ceil(least - 1e-9)), math.min(high, math.floor(most + 1e-9))
 end

@@ -119,7 +119,7 @@ local floats = { div = "Div", pow = "Pow", sqrt = "Sqrt", floor = "Floor", ceil 
 
 --- A formula as a tensor of one element in a list: int64, or another dtype.
 function Writer:size(f, dtype)
-  dtype = dtype or "int64"
+  f, dtype = sizes.call(f), dtype or "int64"
   local ints = dtype == "int64"
   local function node(op, ...) return self:node(op, { ... }, 1, {}, "")[1] end
   local function cast(v) return self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
@@ -127,31 +127,19 @@ function Writer:size(f, dtype)
     if ints and f % 1 ~= 0 then refuse("a size that is computed of %s, which is no integer", tostring(f)) end
     return self:constant({ f }, dtype).name
   end
-  if f.op then
-    if ints and f.op == "floor" and f.a.op == "div" and not sizes.may_be_negative(f.a) then -- ONNX's is cut towards 0
-      return node("Div", self:size(f.a.a), self:size(f.a.b))
-    elseif ints and (f.op == "floor" or f.op == "ceil") then
-      return cast(self:size(f, "float64"))
-    end
-    local op = calls[f.op] or not ints and floats[f.op]
-    if not op then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
-    if ints or op ~= "Mod" then return node(op, self:size(f.a, dtype), f.b and self:size(f.b, dtype)) end
+  if type(f) == "string" then return ints and self:dim(f) or cast(self:dim(f)) end
+  local rounds, quotient = f.op == "floor" or f.op == "ceil", f.op == "floor" and sizes.call(f.a)
+  local whole = quotient and quotient.op == "div" and sizes.is_whole(quotient.a) and sizes.is_whole(quotient.b)
+  if not ints and (whole or f.op == "mod" or not rounds and sizes.is_whole(f)) then return cast(self:size(f)) end
+  if whole then
+    local over, by = self:size(quotient.a), self:size(quotient.b)
+    if sizes.may_be_negative(quotient) then over = node("Sub", over, node("Mod", over, by)) end -- Div cuts towards 0
+    return node("Div", over, by)
   end
-  if not ints then return cast(self:size(f)) end
-  local sum
-  local function number(v) return self:constant({ v }, "int64").name end
-  for _, term in ipairs(f.terms) do
-    local product
-    for i = 2, #term do
-      local factor = type(term[i]) == "table" and self:size(term[i]) or self:dim(term[i])
-      product = product and node("Mul", product, factor) or factor
-    end
-    if term[1] ~= 1 then product = node("Mul", product, number(term[1])) end
-    sum = sum and node("Add", sum, product) or product
-  end
-  if (f.add or 0) ~= 0 then sum = node("Add", sum, number(f.add)) end
-  if f.div and sizes.may_be_negative(f) then sum = node("Sub", sum, node("Mod", sum, number(f.div))) end
-  return f.div and node("Div", sum, number(f.div)) or sum
+  if ints and rounds then return cast(self:size(f, "float64")) end
+  local op = calls[f.op] or not ints and floats[f.op]
+  if not op then refuse("%s of sizes as a size: %s", f.op, sizes.text(f)) end
+  return node(op, self:size(f.a, dtype), f.b and self:size(f.b, dtype))
 end
 
 --- The value of a formula as a tensor without dimensions.
