@@ -137,7 +137,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions", "quantization",
   "export", "jit", "onnx", "edge", "serve", "llm", "tokenizer", "metrics",
-  "torch7", "train", "lora" }) do
+  "torch7", "train", "lora", "cli" }) do
   files[name] = name
 end
 files.gguf, files.inductor = "io.gguf", "edge.inductor"

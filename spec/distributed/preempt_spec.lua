@@ -44,7 +44,7 @@ describe("on_preempt", function()
     end
     os.execute("chmod +x " .. dir .. "/scontrol")
     local function run(restarts)
-      local text, status = child("os.exit(require('moth.distributed.run').main({ '--nproc-per-node', '2', '" .. dir
+      local text, status = child("os.exit(require('moth.distributed.run').command({ '--nproc-per-node', '2', '" .. dir
         .. "/x.lua' }))", { env = ("PATH=%s:$PATH SLURM_JOB_ID=7 SLURM_RESTART_COUNT=%d timeout -s KILL 60"):format(dir,
           restarts) })
       assert.equal("saved\nsaved\n", text)

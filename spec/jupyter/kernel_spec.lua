@@ -244,7 +244,7 @@ describe("moth kernel install #noasan", function()
     assert.matches("^removed ", (command(moth .. "uninstall")))
     assert.same({ ("there is no kernel at %s/own/kernels/moth\n"):format(dir), 1 },
       { (command(moth .. "uninstall")):gsub("^moth kernel: ", ""), 1 })
-    assert.matches("expected install, uninstall or run", (command(moth .. "x")))
+    assert.matches("there are install, uninstall, run", (command(moth .. "x")))
     assert.matches("there is no option %-%-what", (command(moth .. "install --what")))
     assert.matches("^moth kernel: .*letters, digits", (command(moth .. "install --name ../x")))
   end)

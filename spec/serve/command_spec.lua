@@ -28,11 +28,13 @@ describe("moth serve #M428 #noasan", function()
       "--host-name", "h", "--insecure-open", "--quantize", "Q8_0", "--max-tokens=512",
       "--lookup", "--draft", "small" }
     assert.same({ port = 9, drain = 3, models = { a = "x.mth2", c = "c.mth2" }, batching = { max_size = 4 },
-      limits = { queue = 8, body = 10 }, hosts = { "i", "h" }, insecure_open = true,
+      limits = { queue = 8, body = 10 }, hosts = { "h", "i" }, insecure_open = true,
       llm = { quantize = "Q8_0", max_tokens = 512, lookup = 8, draft = "small" } }, o)
     assert.same({ check = true }, mode)
-    for pattern, words in pairs { ["there is no option --prot"] = { "--prot", "1" }, ["expected a model"] = {},
-      ["--port needs a value"] = { "a=b", "--port" }, ["expected a number, got 'x'"] = { "a=b", "--port", "x" },
+    for pattern, words in pairs { ["expected a model"] = {},
+      ["there is no option --prot; did you mean '--port'?"] = { "--prot", "1" },
+      ["--port needs a value"] = { "a=b", "--port" },
+      ["--port: expected an integer from 0 to 65535, got 'x'"] = { "a=b", "--port", "x" },
       ["expected NAME=FILE or a file"] = { "model.mth2" },
       ["the model a is given twice: b and c"] = { "a=b", "a=c" }, ["a=: expected NAME=FILE"] = { "a=" } } do
       local ok, why = pcall(command.parse, words)
@@ -47,7 +49,8 @@ describe("moth serve #M428 #noasan", function()
     assert.matches("^usage: moth serve", text)
     text, status = run "serve --prot 1"
     assert.equal(2, status)
-    assert.equal("moth serve: there is no option --prot\nmoth serve --help lists the options\n", text)
+    assert.equal("moth serve: there is no option --prot; did you mean '--port'?\n\z
+      moth serve --help lists the options\n", text)
     text, status = run "serve a=/no/such"
     assert.equal(1, status)
     assert.equal("moth serve: [serve] model a: cannot open /no/such: No such file or directory\n", text)
@@ -70,7 +73,7 @@ describe("moth serve #M428 #noasan", function()
     file:close()
     local part = text:match "\n## When not to serve with moth\n(.*)"
     for _, name in ipairs { "vLLM", "TensorRT%-LLM", "llama%.cpp", "Triton" } do assert.matches(name, part) end
-    for option in command.usage:gmatch "\n  %-%-([%w-]+)" do -- each option is one of Lua's or told of
+    for option in moth.cli.help(command.options):gmatch "\n  %-%-([%w-]+)" do -- each option is one of Lua's or told of
       local known = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms", ["max-body"] = "body",
         ["host-name"] = "hosts", ["cache-type"] = "cache" }
       assert.matches("[`-]" .. (known[option] or option:gsub("-", "_")), text:gsub("print%-nginx", "print_nginx"))

@@ -23,25 +23,13 @@ function M.words(o)
   return words
 end
 
---- Runs a command line, a list of words; returns the exit code. Raises errors as texts for the user.
-function M.main(words)
-  local options = require "moth.distributed.launch.options"
-  local o = options.parse(words)
-  if o.help then
-    io.stdout:write(options.usage)
-    return 0
-  end
-  return require "moth.distributed.launch.agent"(o, M.words(o)):run()
-end
-
---- The same for the command: prints what it raises.
+--- Runs a list of words; returns the exit code.
 function M.command(words)
-  local ok, code = pcall(M.main, words)
-  if ok then return code end
-  io.stdout:flush()
-  local text = tostring(code):gsub("^[^\n]-%.lua:%d+: ", "") -- the line is moth's own
-  io.stderr:write(text:find "^moth run: " and "" or "moth run: ", text, "\n")
-  return 1
+  local options = require "moth.distributed.launch.options"
+  return require("moth.cli")._run(options.options, words, function(given)
+    local o = options.read(given)
+    return require "moth.distributed.launch.agent"(o, M.words(o)):run()
+  end)
 end
 
 return M

@@ -2,41 +2,32 @@
 -- it; Jupyter then starts `moth kernel run FILE`.
 local cjson = require "cjson"
 local B = require "moth_lua"
+local cli = require "moth.cli"
 local system = require "moth.utils.system"
 
 local M = {}
 
-M.usage = [[
-usage: moth kernel install [--prefix DIR | --sys-prefix] [--name NAME]   for notebooks: jupyter lab, nbconvert
-       moth kernel uninstall [the same options]
-       moth kernel run FILE        what Jupyter starts
---prefix DIR: for the Jupyter of an environment (DIR/share/jupyter/kernels); --sys-prefix: of the one that is active
-(VIRTUAL_ENV or CONDA_PREFIX). Without either: for this user. The name is moth.
-]]
+local where = {
+  { "--prefix DIR", "for the Jupyter of an environment: DIR/share/jupyter/kernels; left out: for this user" },
+  { "--sys-prefix", "for the environment that is active: VIRTUAL_ENV or CONDA_PREFIX" },
+  { "--user", "for this user" },
+  { "--name NAME", "what Jupyter lists", "moth" },
+}
 
-local function fail(fmt, ...) error(("moth kernel: " .. fmt):format(...), 0) end
+--- The options, as moth.cli reads them.
+M.options = { "Notebooks with Jupyter.", name = "moth kernel", see = "docs/notebooks.md", commands = {
+  { "Writes the kernel's description where Jupyter looks for it.", name = "install", config = false, unpack(where) },
+  { "Removes the description again.", name = "uninstall", config = false, unpack(where) },
+  { "What Jupyter starts.", name = "run", config = false, { "FILE", "the connection" } },
+} }
 
-local function read(words)
-  local o, i = { name = "moth" }, 1
-  while words[i] do
-    local word = words[i]
-    local name, value = word:match "^%-%-([%a-]+)=?(.*)$"
-    if name == "sys-prefix" then
-      o.prefix = os.getenv "VIRTUAL_ENV" or os.getenv "CONDA_PREFIX" or fail "--sys-prefix: no environment is active"
-    elseif name == "prefix" or name == "name" then
-      if value == "" then
-        i = i + 1
-        value = words[i] or fail("--%s needs a value", name)
-      end
-      o[name] = value
-    elseif name == "user" then
-      o.prefix = nil
-    elseif name then
-      fail("there is no option %s\n%s", word, M.usage)
-    else
-      o[#o + 1] = word
-    end
-    i = i + 1
+local function fail(fmt, ...) error((fmt):format(...), 0) end
+
+local function check(o)
+  if o.sys_prefix then
+    o.prefix = os.getenv "VIRTUAL_ENV" or os.getenv "CONDA_PREFIX" or fail "--sys-prefix: no environment is active"
+  elseif o.user then
+    o.prefix = nil
   end
   if not o.name:find "^[%w._-]+$" then fail("--name: letters, digits, '.', '_' and '-' alone, got %s", o.name) end
   return o
@@ -74,19 +65,11 @@ end
 
 --- Runs the words behind `moth kernel`; returns the exit code.
 function M.command(words)
-  local ok, code = pcall(function()
-    local what = words[1]
-    if what == "run" and words[2] then return require("moth.jupyter.kernel").run(words[2], words.host) end
-    local o = read { unpack(words, 2) }
-    if what == "install" then install(o)
-    elseif what == "uninstall" then uninstall(o)
-    elseif what == "--help" or what == "-h" then io.write(M.usage)
-    else fail("expected install, uninstall or run\n%s", M.usage) end
+  return cli._run(M.options, words, function(o)
+    if o.command == "run" then return require("moth.jupyter.kernel").run(o.file, words.host) end
+    if o.command == "install" then install(check(o)) else uninstall(check(o)) end
     return 0
   end)
-  if ok then return code end
-  io.stderr:write((tostring(code):gsub("^[^\n]-%.lua:%d+: ", "")), "\n")
-  return 1
 end
 
 return M

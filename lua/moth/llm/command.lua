@@ -1,91 +1,73 @@
 --- `moth generate`, `moth chat`, `moth convert` and `moth perplexity`: language models in a terminal.
+local cli = require "moth.cli"
 local each = require "moth.each"
 
 local M = {}
 
-M.usage = [[
-usage: moth generate [options] MODEL [PROMPT]     writes what the model writes behind PROMPT (or standard input)
-       moth chat [options] MODEL                  answers each line; /clear begins again, Ctrl-C ends an answer,
-                                                  /quit or the end of input ends the chat
-       moth convert [options] MODEL OUT.gguf      writes it as one file, with its tokenizer and chat template
-       moth perplexity [options] MODEL FILE       how well it foresees a text, as llama-perplexity counts
-MODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.
-  --max-tokens N        of an answer, 128 (chat: 512)
-  --temperature X       1 (chat: 0.8); 0: always the most probable token
-  --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N
-  --stop TEXT           ends an answer; several times
-  --threads N, --device NAME, --dtype NAME
-  --quantize NAME       Q8_0 or Q4_0: what weights of floats become
-  --draft MODEL         generate, chat: a smaller model of the same tokens, which proposes some; --draft-tokens N, 4
-  --lookup [N]          generate, chat: as many tokens, 8, are proposed where the last ones stood before
-  --cache-type NAME     generate, chat, perplexity: float32, float16, bfloat16 or q8_0: what keys and values are held as
-  --context N, --chunks N  perplexity: tokens of a piece, 512; pieces at most
-  --system TEXT         chat: what the model is told first
-  --template NAME       chat: chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out:
-                        that of the model's folder
-  --template-kwargs JSON  chat: variables of the template, such as '{"enable_thinking": false}'
-]]
-
-local numbers = { ["max-tokens"] = "max_tokens", temperature = "temperature", ["top-k"] = "top_k", ["top-p"] = "top_p",
-  ["min-p"] = "min_p", ["repetition-penalty"] = "repetition_penalty", seed = "seed", threads = "threads",
-  lookup = "lookup", ["draft-tokens"] = "draft_tokens" }
-local counting = { context = "context", chunks = "chunks", threads = "threads" } -- of perplexity
-local writes = { generate = true, chat = true }
-local loading = { device = true, dtype = true, quantize = true } -- options of models.load
--- Options that are texts, of some commands.
-local of_some = { draft = { generate = true }, ["cache-type"] = { generate = true, perplexity = true } }
-local texts = { draft = "draft", ["cache-type"] = "cache", device = "device", dtype = "dtype", quantize = "quantize",
-  system = "system",
-  template = "template", ["template-kwargs"] = "template_kwargs" }
-
-local function without_place(why)
-  return (tostring(why):gsub("\nstack traceback:.*", ""):gsub("^[^\n:]-%.lua:%d+: ", ""))
+-- Options that several of the commands take.
+local loading = {
+  "Loading",
+  { "--device NAME", "cpu, cuda" },
+  { "--dtype NAME", "float32, bfloat16, float16; left out: the file's" },
+  { "--quantize NAME", "Q8_0 or Q4_0: what weights of floats become" },
+  { "--threads N", "that compute", min = 1 },
+}
+local cache = { "--cache-type float32|float16|bfloat16|q8_0", "what keys and values are held as", key = "cache" }
+local function writing(max_tokens, temperature)
+  return {
+    "Writing",
+    { "--max-tokens N", "of an answer", default = max_tokens },
+    { "--temperature X", "0: always the most probable token", default = temperature },
+    { "--top-k N", "the most probable tokens that count" }, { "--top-p X", "their probability together" },
+    { "--min-p X", "the least probability, of the greatest" },
+    { "--repetition-penalty X", "of tokens that stand there already" }, { "--seed N", "of the drawn numbers" },
+    { "--stop TEXT", "ends an answer", several = true },
+    "Proposed tokens, which make it quicker",
+    { "--draft MODEL", "a smaller model of the same tokens, which proposes some", type = "path" },
+    { "--draft-tokens N", "how many", default = 4 },
+    { "--lookup [N]", "as many tokens are proposed where the last ones stood before", bare = 8 },
+  }
 end
 
-local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
-
-local function parse(kind, words)
-  local o, rest, i = { stop = {} }, {}, 1
-  while words[i] do
-    local word = words[i]
-    local name, value = word:match "^%-%-([%w-]+)=?(.*)$"
-    if word == "-h" or name == "help" then return { help = true } end
-    if name and not word:find("=", 1, true) then
-      i = i + 1
-      value = words[i]
-      if name == "lookup" and not tonumber(value) then
-        i, value = i - 1, 8
-      elseif not value then
-        fail("--%s needs a value", name)
-      end
-    end
-    if not name then
-      rest[#rest + 1] = word
-    elseif kind == "perplexity" and counting[name] or numbers[name] and (writes[kind] or name == "threads") then
-      o[counting[name] or numbers[name]] = tonumber(value) or fail("--%s: expected a number, got '%s'", name, value)
-    elseif name == "stop" and writes[kind] then
-      table.insert(o.stop, value)
-    elseif texts[name] and (kind == "chat" or loading[name] or of_some[name] and of_some[name][kind]) then
-      o[texts[name]] = value
-    else
-      fail("there is no option --%s", name)
-    end
-    i = i + 1
+local function declare(name, about, ...)
+  local out = { about .. "\nMODEL is a folder with config.json, model.safetensors and tokenizer.json, or a .gguf \z
+      file.",
+    name = "moth " .. name, sparse = true, see = "docs/language_models.md" }
+  for _, list in ipairs { ... } do
+    for _, entry in ipairs(list) do out[#out + 1] = entry end
   end
-  if #rest < (writes[kind] and 1 or 2) or #rest > (kind == "chat" and 1 or 2) then
-    fail("expected a model%s", kind == "generate" and ", and one text at most"
-      or kind == "convert" and " and the path of a .gguf file"
-      or kind == "perplexity" and " and the file of a text" or " and nothing else")
-  end
-  o.model, o.prompt = rest[1], rest[2]
-  return o
+  return out
 end
+
+local MODEL = { "MODEL", type = "path" }
+--- The options of each command, as moth.cli reads them.
+M.options = {
+  generate = declare("generate", "A language model writes on behind PROMPT, or behind standard input.",
+    { MODEL, { "[PROMPT]" } }, writing(128, 1), { cache }, loading),
+  chat = declare("chat", "A language model answers each line. /clear begins again, Ctrl-C ends an answer, /quit or \z
+    the end of input ends the chat.", { MODEL }, {
+      "Talking",
+      { "--system TEXT", "what the model is told first" },
+      { "--template NAME", "chatml, gemma, gpt-2, llama-2, llama-3, phi-3, zephyr, or a file of Jinja; left out: that \z
+        of the model's folder" },
+      { "--template-kwargs JSON", "variables of the template, such as '{\"enable_thinking\": false}'", type = "json" },
+    }, writing(512, 0.8), { cache }, loading),
+  convert = declare("convert", "A language model as one file, with its tokenizer and chat template.",
+    { MODEL, { "OUT.gguf", type = "path", key = "prompt" } }, loading),
+  perplexity = declare("perplexity", "How well a language model foresees a text, as llama-perplexity counts.",
+    { MODEL, { "FILE", key = "prompt" }, { "--context N", "tokens of a piece", default = 512 },
+      { "--chunks N", "pieces at most" }, cache }, loading),
+}
+
+local loads = { device = true, dtype = true, quantize = true } -- options of models.load
+
+local without_place = cli._without_place
 
 -- Without what is no option of moth.generate.
 local function sampling(o)
   local out = {}
   for key, value in each(o) do
-    if key ~= "model" and key ~= "prompt" and key ~= "threads" and not loading[key] then
+    if key ~= "model" and key ~= "prompt" and key ~= "threads" and not loads[key] then
       out[key] = value
     end
   end
@@ -119,10 +101,6 @@ local function chat(model, tokenizer, info, o, host)
     file:close()
   end
   given.template = given.template or info.chat_template
-  if given.template_kwargs then
-    given.template_kwargs = require("cjson.safe").decode(given.template_kwargs)
-    if type(given.template_kwargs) ~= "table" then fail "--template-kwargs: expected a JSON object" end
-  end
   local function begin() return moth.llm.Chat(model, tokenizer, given) end
   local talk, terminal = begin(), moth.utils.system.is_terminal(0)
   local ask, try = io.read, pcall
@@ -171,12 +149,7 @@ local function perplexity(model, tokenizer, o)
   print(("perplexity %.4f +- %.4f of %d tokens in %d pieces"):format(r.perplexity, r.error, r.tokens, r.chunks))
 end
 
-local function main(kind, words)
-  local o = parse(kind, words)
-  if o.help then
-    io.write(M.usage)
-    return 0
-  end
+local function main(kind, o, words)
   local moth = require "moth"
   if o.threads then moth.set_num_threads(o.threads) end
   local how = { device = o.device, quantize = o.quantize, dtype = o.dtype and o.dtype:gsub("^moth%.", "") or nil }
@@ -202,14 +175,7 @@ end
 --- Runs the command words[0], "generate", "chat", "convert" or "perplexity"; its exit code.
 function M.command(words)
   local kind = words[0]
-  local ok, code = pcall(main, kind, words)
-  if ok then return code end
-  if type(code) == "table" and code.usage then
-    io.stderr:write("moth ", kind, ": ", code.usage, "\n", M.usage)
-    return 2
-  end
-  io.stderr:write("moth ", kind, ": ", without_place(code), "\n")
-  return 1
+  return cli._run(M.options[kind], words, function(o) return main(kind, o, words) end)
 end
 
 return M

@@ -1,55 +1,54 @@
 --- `moth serve`: the command line of moth.serve.
+local cli = require "moth.cli"
 local each = require "moth.each"
 
 local M = {}
 
-M.usage = [[
-usage: moth serve [options] NAME=FILE …        models of moth.export.save; folders and .gguf files: language models
-       moth serve [options] CONFIG.lua         a file that returns the options of moth.serve
-  --host ADDRESS        127.0.0.1; others need --token-file or --insecure-open
-  --port N              8000; 0: one that is free
-  --device NAME         of all models: cpu, cuda
-  --quantize NAME       language models: Q8_0 or Q4_0, what weights of floats become
-  --dtype NAME          language models: float32, bfloat16, float16; left out: the file's
-  --max-tokens N        language models: the cache's tokens, of all sequences together, 4096
-  --max-seqs N          language models: sequences that run together, 16
-  --draft FILE          language models: a smaller one of the same tokens, which proposes some; --draft-tokens N, 4
-  --cache-type NAME     language models: float32, float16, bfloat16 or q8_0: what keys and values are held as
-  --lookup [N]          language models: as many tokens, 8, are proposed where the last ones stood before
-  --threads N           of each engine; the processors are divided
-  --max-size N          rows of a batch, 32
-  --max-delay-ms N      how long the oldest request waits for others, 0
-  --queue N             requests that wait for a model, 256
-  --wait-ms N           how long one may wait, 10000
-  --max-body BYTES      16 MiB
-  --held BYTES          of all bodies that are read or wait: 64 MiB, four of --max-body at least
-  --connections N       1024
-  --token-file FILE     clients send its word: Authorization: Bearer …
-  --host-name NAME      a further name that clients may use for this server; several times
-  --allow-origin ORIGIN web pages that may ask, such as https://page.example; *: all; several times
-  --insecure-open       other addresses without a token
-  --admin PATH          a unix socket for POST /admin/reload/NAME and /admin/stop
-  --reload stop_first   loads a model again after its old engine has ended: for models that do not fit twice
-  --drain SECONDS       30: to finish after SIGTERM
-  --step-timeout SECONDS  60: an engine that says nothing for so long is started again
-  --check               loads the models, computes one request of each, ends
-  --print-nginx         writes a configuration in which nginx's workers hold the models themselves
-]]
+--- The options, as moth.cli reads them.
+M.options = {
+  "Models behind HTTP.\nNAME=FILE is a model of moth.export.save, or a language model: a folder or a .gguf file. A \z
+    file CONFIG.lua returns the options of moth.serve.",
+  name = "moth serve", sparse = true, see = "docs/serve.md",
+  { "[NAME=FILE|CONFIG.lua...]", type = "path", key = "words" },
+  { "--host ADDRESS", "others than the default need --token-file or --insecure-open", default = "127.0.0.1" },
+  { "--port N", "0: one that is free", default = 8000, min = 0, max = 65535 },
+  { "--device NAME", "of all models: cpu, cuda" },
+  { "--threads N", "of each engine; the processors are divided" },
+  "Language models",
+  { "--quantize NAME", "Q8_0 or Q4_0, what weights of floats become", key = "llm.quantize" },
+  { "--dtype NAME", "float32, bfloat16, float16; left out: the file's", key = "llm.dtype" },
+  { "--max-tokens N", "the cache's tokens, of all sequences together", default = 4096, key = "llm.max_tokens" },
+  { "--max-seqs N", "sequences that run together", default = 16, key = "llm.max_seqs" },
+  { "--draft PATH", "a smaller one of the same tokens, which proposes some", key = "llm.draft" },
+  { "--draft-tokens N", "how many", default = 4, key = "llm.draft_tokens" },
+  { "--cache-type float32|float16|bfloat16|q8_0", "what keys and values are held as", key = "llm.cache" },
+  { "--lookup [N]", "as many tokens are proposed where the last ones stood before", bare = 8, key = "llm.lookup" },
+  "Requests",
+  { "--max-size N", "rows of a batch", default = 32, key = "batching.max_size" },
+  { "--max-delay-ms X", "how long the oldest request waits for others", default = 0, key = "batching.max_delay_ms" },
+  { "--queue N", "requests that wait for a model", default = 256, key = "limits.queue" },
+  { "--wait-ms X", "how long one may wait", default = 10000, key = "limits.wait_ms" },
+  { "--max-body BYTES", "of a request", type = "number", default = "16 MiB", key = "limits.body" },
+  { "--held BYTES", "of all bodies that are read or wait, four of --max-body at least", type = "number",
+    default = "64 MiB", key = "limits.held" },
+  { "--connections N", "at a time", default = 1024, key = "limits.connections" },
+  "Clients",
+  { "--token-file FILE", "clients send its word: Authorization: Bearer …" },
+  { "--host-name NAME", "a further name that clients may use for this server", several = true, key = "hosts" },
+  { "--allow-origin ORIGIN", "web pages that may ask, such as https://page.example; *: all", several = true,
+    key = "allow_origins" },
+  { "--insecure-open", "other addresses without a token" },
+  "Running",
+  { "--admin PATH", "a unix socket for POST /admin/reload/NAME and /admin/stop" },
+  { "--reload stop_first", "loads a model again after its old engine has ended: for models that do not fit twice" },
+  { "--drain SECONDS", "to finish after SIGTERM", default = 30 },
+  { "--step-timeout SECONDS", "an engine that says nothing for so long is started again", default = 60 },
+  { "--check", "loads the models, computes one request of each, ends", key = "mode.check" },
+  { "--print-nginx", "writes a configuration in which nginx's workers hold the models themselves",
+    key = "mode.print-nginx" },
+}
 
-local plain = { host = "host", port = "port", device = "device", threads = "threads", ["token-file"] = "token_file",
-  admin = "admin", reload = "reload", drain = "drain", ["step-timeout"] = "step_timeout" }
-local numbers = { port = true, threads = true, drain = true, ["step-timeout"] = true, ["max-size"] = true,
-  ["max-delay-ms"] = true, queue = true, ["wait-ms"] = true, ["max-body"] = true, connections = true,
-  held = true, ["max-tokens"] = true, ["max-seqs"] = true, lookup = true,
-  ["draft-tokens"] = true }
-local limits = { queue = "queue", ["wait-ms"] = "wait_ms", ["max-body"] = "body", connections = "connections",
-  held = "held" }
-local llm = { quantize = "quantize", dtype = "dtype", ["max-tokens"] = "max_tokens", ["max-seqs"] = "max_seqs",
-  draft = "draft", ["draft-tokens"] = "draft_tokens", lookup = "lookup",
-  ["cache-type"] = "cache" }
-local batching = { ["max-size"] = "max_size", ["max-delay-ms"] = "max_delay_ms" }
-
-local function fail(...) error({ usage = (...):format(select(2, ...)) }, 0) end
+local function fail(...) cli._fail(...) end
 
 -- The options of a config file, a chunk of Lua that the user names. It has moth as a global, as scripts have.
 local function config_of(path)
@@ -75,50 +74,16 @@ local function fill(o, from)
   end
 end
 
---- The options of a list of words; and { check, print_nginx, help }.
-function M.parse(words)
-  local o, mode, given, i = { models = {} }, {}, {}, 1 -- given: models of this line, by name
-  local function value(name)
-    if name == "lookup" and not tonumber(words[i + 1]) then return 8 end
-    i = i + 1
-    local v = words[i] or fail("--%s needs a value", name)
-    if not numbers[name] then return v end
-    return tonumber(v) or fail("--%s: expected a number, got '%s'", name, v)
-  end
-  while words[i] do
-    local word = words[i]
-    local name = word:match "^%-%-(.+)$"
-    local before, behind = word:match "^(%-%-[%w-]+)=(.*)$"
-    if before then -- --port=9000
-      name, words[i] = before:sub(3), behind
-      i = i - 1
-    end
-    if word == "-h" or name == "help" then
-      mode.help = true
-    elseif name == "check" or name == "print-nginx" then
-      mode[name] = true
-    elseif name == "insecure-open" then
-      o.insecure_open = true
-    elseif name == "host-name" then
-      o.hosts = o.hosts or {}
-      table.insert(o.hosts, value(name))
-    elseif name == "allow-origin" then
-      o.allow_origins = o.allow_origins or {}
-      table.insert(o.allow_origins, value(name))
-    elseif name and plain[name] then
-      o[plain[name]] = value(name)
-    elseif name and limits[name] then
-      o.limits = o.limits or {}
-      o.limits[limits[name]] = value(name)
-    elseif name and llm[name] then
-      o.llm = o.llm or {}
-      o.llm[llm[name]] = value(name)
-    elseif name and batching[name] then
-      o.batching = o.batching or {}
-      o.batching[batching[name]] = value(name)
-    elseif name then
-      fail("there is no option %s", word)
-    elseif word:find "^[%w_.-]+=" then
+--- The options of a list of words; and { check, print-nginx }.
+function M.parse(words) return M.read(cli.parse(M.options, words)) end
+
+--- The same of what moth.cli has read.
+function M.read(o)
+  local mode, given, words = o.mode or {}, {}, o.words or {} -- given: models of this line, by name
+  if o.help then return o, { help = true } end
+  o.mode, o.words, o.models = nil, nil, {}
+  for _, word in ipairs(words) do
+    if word:find "^[%w_.-]+=" then
       local model, path = word:match "^(.-)=(.+)$"
       if not path then fail("%s: expected NAME=FILE", word) end
       if given[model] then fail("the model %s is given twice: %s and %s", model, given[model], path) end
@@ -128,9 +93,8 @@ function M.parse(words)
     else
       fail("%s: expected NAME=FILE or a file CONFIG.lua", word)
     end
-    i = i + 1
   end
-  if not mode.help and type(o.models) == "table" and next(o.models) == nil then fail("expected a model: NAME=FILE") end
+  if type(o.models) == "table" and next(o.models) == nil then fail("expected a model: NAME=FILE") end
   return o, mode
 end
 
@@ -152,13 +116,9 @@ local function announce(server)
   io.stdout:flush()
 end
 
---- Runs the command; returns the exit code.
-function M.main(words)
-  local o, mode = M.parse(words)
-  if mode.help then
-    io.stdout:write(M.usage)
-    return 0
-  end
+-- Runs the command with what moth.cli has read; returns the exit code.
+local function main(given)
+  local o, mode = M.read(given)
   if mode["print-nginx"] then
     io.stdout:write(require("moth.serve.nginx").configuration(o))
     return 0
@@ -175,22 +135,8 @@ function M.main(words)
   return server.interrupted and 128 + 2 or 0 -- as a shell counts who is ended by SIGINT
 end
 
--- A message without the place that raised it.
-local function without_place(message)
-  return (tostring(message):gsub("^[^\n:]-%.lua:%d+: ", ""):gsub("^%(command line%):%d+: ", ""))
-end
-
---- The same for the command: prints what it raises.
-function M.command(words)
-  local ok, code = pcall(M.main, words)
-  if ok then return code end
-  if type(code) == "table" and code.usage then
-    io.stderr:write("moth serve: ", code.usage, "\nmoth serve --help lists the options\n")
-    return 2
-  end
-  io.stderr:write("moth serve: ", without_place(code), "\n")
-  return 1
-end
+--- Runs the words behind `moth serve`; returns the exit code.
+function M.command(words) return cli._run(M.options, words, main) end
 
 --- The process of moth.serve.spawn: options as JSON on standard input, whose end ends it.
 function M.child()
@@ -205,7 +151,7 @@ function M.child()
     server:run(announce)
   end)
   if not ok then
-    io.stderr:write("moth serve: ", without_place(message), "\n")
+    io.stderr:write("moth serve: ", cli._without_place(message), "\n")
     return 1
   end
   return 0

@@ -26,28 +26,6 @@ typedef struct Command {
   bool profiles;
 } Command;
 
-static const char usage[] =
-    "usage: moth [options] [script [args]]\n"
-    "       moth run [options] script [args]   in several processes: moth run --help\n"
-    "       moth serve [options] name=file     models behind HTTP: moth serve --help\n"
-    "       moth generate, moth chat           a language model writes, answers: moth chat --help\n"
-    "       moth convert [options] model file  a language model as a GGUF file, quantized\n"
-    "       moth perplexity model text.txt     how well a language model foresees a text\n"
-    "       moth kernel install                notebooks: a kernel for Jupyter\n"
-    "Scripts, code and the prompt have `moth` as a global.\n"
-    "  -e code    run code\n"
-    "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
-    "  -j cmd[=a,b]  LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, "
-    "bc\n"
-    "  -i         be interactive after the script or -e\n"
-    "  -          run standard input as a script\n"
-    "  --profile[=file]  profile the script: a table on standard error, a page in file "
-    "(moth-profile.html; or .json,\n"
-    "             .pftrace for Perfetto, .svg for a flame graph)\n"
-    "  --version  print the versions of moth and LuaJIT\n"
-    "  --help     print this\n"
-    "Without a script moth is interactive; if standard input is no terminal, that is the script.\n";
-
 /* ---- calling Lua ------------------------------------------------------------------------------
  */
 
@@ -294,40 +272,45 @@ static int profiler(lua_State *L, const char *name, const char *path) {
   return report(L, status);
 }
 
-/* The first word of a command line that is no script, and the module whose function `command` gets the other words. */
-static const struct {
-  const char *word, *module;
-} commands[] = {{"run", "moth.distributed.run"},   {"serve", "moth.serve.command"},
-                {"generate", "moth.llm.command"},  {"chat", "moth.llm.command"},
-                {"convert", "moth.llm.command"},   {"kernel", "moth.jupyter.command"},
-                {"perplexity", "moth.llm.command"}};
+/* The module of all commands; they and their options are declared there. */
+static const char commands[] = "moth.cli.commands";
 
-/* The module of `moth run …`, `mothrun …` and the like; NULL: the words are none of these. *first: the index of the
- * first word after it. */
-static const char *find_command(int argc, char **argv, int *first) {
+/* Whether argv[0] is mothrun, another name of `moth run`. */
+static bool is_mothrun(int argc, char **argv) {
   const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
-  *first = 1;
-  if (argc > 0 && strcmp(slash ? slash + 1 : argv[0], "mothrun") == 0)
-    return commands[0].module;
-  *first = 2;
-  for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
-    if (strcmp(argv[1], commands[i].word) == 0)
-      return commands[i].module;
-  return NULL;
+  return argc > 0 && strcmp(slash ? slash + 1 : argv[0], "mothrun") == 0;
+}
+
+/* Whether a word is a command's: small letters alone, and known to the module. Any other is a script. */
+static bool is_command(lua_State *L, const char *word) {
+  if (!*word || word[strspn(word, "abcdefghijklmnopqrstuvwxyz")])
+    return false;
+  lua_getglobal(L, "require");
+  lua_pushstring(L, commands);
+  bool has = false;
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua_getfield(L, -1, "has");
+    lua_pushstring(L, word);
+    has = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
+  }
+  lua_settop(L, 0);
+  return has;
 }
 
 static const luaL_Reg host_functions[];
 
-/* Runs a module's command with the words from `first` on, the word before them at 0, and in `host` the functions of
- * the prompt; returns the exit code. */
-static int run_module(lua_State *L, const char *module, int argc, char **argv, int first) {
+/* Runs the command `word` with the words from `first` on, and in `host` the functions of the prompt; returns the exit
+ * code. */
+static int run_command_of(lua_State *L, const char *word, int argc, char **argv, int first) {
   lua_getglobal(L, "require");
-  lua_pushstring(L, module);
+  lua_pushstring(L, commands);
   int status = call(L, 1, 1);
   if (status == 0) {
     lua_getfield(L, -1, "command");
     lua_createtable(L, argc, 0);
-    for (int i = first - 1; i < argc; i++) {
+    lua_pushstring(L, word);
+    lua_rawseti(L, -2, 0);
+    for (int i = first; i < argc; i++) {
       lua_pushstring(L, argv[i]);
       lua_rawseti(L, -2, i - first + 1);
     }
@@ -408,11 +391,6 @@ static void set_arg(lua_State *L, int argc, char **argv, int script) {
   lua_setglobal(L, "arg");
 }
 
-static int fail_usage(const char *what) {
-  fprintf(stderr, "moth: %s\n%s", what, usage);
-  return 1;
-}
-
 /* The file of --profile=file, "" of --profile; NULL: another option. */
 static const char *profile_path(const char *option) {
   static const char name[] = "--profile";
@@ -427,35 +405,28 @@ static const char *jit_word(const char *option) {
   return option[1] == 'j' ? option + 2 : NULL;
 }
 
-/* The index of the first argument that is not an option, or argc. Handles --help and other options that only print. */
-static int find_script(int argc, char **argv, bool *done, int *status) {
+/* The index of the first argument that is not an option, or argc. *done: an option that only prints was handled.
+ * *asked: the index of --help, or of an option that is wrong, of which Lua speaks. */
+static int find_script(int argc, char **argv, bool *done, int *asked) {
   int i = 1;
   for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
     const char *option = argv[i];
-    *done = true;
     if (strcmp(option, "--version") == 0 || strcmp(option, "-v") == 0) {
       printf("moth %s (%s)\n", MOTH_VERSION, LUAJIT_VERSION);
+      *done = true;
       return i;
     }
-    if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
-      fputs(usage, stdout);
-      return i;
-    }
-    *done = false;
     if (strcmp(option, "--") == 0)
       return i + 1;
     const char *jit = jit_word(option);
     if (strcmp(option, "-i") == 0 || profile_path(option) || (jit && *jit))
       continue;
-    if (strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0 || jit) {
-      if (++i < argc)
-        continue;
-      *status = fail_usage("-e, -l and -j need an argument");
-    } else {
-      *status = fail_usage("unknown option");
+    bool takes = strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0 || jit;
+    if (!takes || i + 1 >= argc) {
+      *asked = i;
+      return i;
     }
-    *done = true;
-    return i;
+    i++;
   }
   return i;
 }
@@ -466,11 +437,12 @@ static void run_all(lua_State *L, Command *command) {
   char **argv = command->argv;
   bool done = false, interactive = false, has_code = false, has_moth = false;
   lua_settop(L, 0);
-  int words;
-  const char *module = find_command(argc, argv, &words);
-  int script = module ? argc : find_script(argc, argv, &done, &command->status);
-  if (done)
+  bool is_run = is_mothrun(argc, argv);
+  int asked = 0, script = is_run ? argc : find_script(argc, argv, &done, &asked);
+  if (done) {
+    command->status = 0;
     return;
+  }
 
   lua_gc(L, LUA_GCSTOP, 0);
   luaL_openlibs(L);
@@ -478,9 +450,15 @@ static void run_all(lua_State *L, Command *command) {
   lua_pushlightuserdata(L, (void *)&interrupt); /* the binding looks for it there: moth_lua.h */
   lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   set_paths(L);
-  set_arg(L, argc, argv, script < argc ? script : 0);
-  if (module) {
-    command->status = run_module(L, module, argc, argv, words);
+  const char *word = is_run ? "run" : asked ? "" : NULL; /* "": the program itself */
+  if (!word && script == 1 && argc > 1 && is_command(L, argv[1]))
+    word = argv[1];
+  set_arg(L, argc, argv, !word && script < argc ? script : 0);
+  if (word) {
+    command->status = run_command_of(L, word, asked ? asked + 1 : argc, argv,
+                                     asked    ? asked
+                                     : is_run ? 1
+                                              : 2);
     return;
   }
   start_profiler(L);

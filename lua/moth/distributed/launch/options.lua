@@ -2,60 +2,47 @@
 -- that is not given comes from the variable PET_FLAG, as torchrun has it. --local-addr, --start-method, --use-env and
 -- --run-path are taken and change nothing.
 local B = require "moth_lua"
-local check = require "moth.utils.check"
+local cli = require "moth.cli"
 
 local M = {}
 
-M.usage = [[
-usage: moth run [options] script.lua [arguments]
-       mothrun [options] script.lua [arguments]
-Starts a script in several processes, each with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the other
-variables of torchrun; dist.init_process_group() reads them. When one fails, the others are told which and why, and are
-stopped.
-  --nproc-per-node N        processes on this machine: a number, cpu, gpu, auto (1); MIN:MAX: go on with MIN of MAX
-                            when some die, and start others in their place (dist.elastic, --max-restarts)
-  --nnodes N | MIN:MAX      machines, each with its own `moth run` (1)
-  --node-rank K             which of them this is, from 0; without it: in the order in which they come
-  --rdzv-endpoint HOST:PORT where the machines find each other: an address of machine 0
-  --master-addr HOST --master-port PORT   the same
-  --rdzv-id ID              the name of the job; all machines need the same
-  --rdzv-backend NAME, --rdzv-conf K=V,…  static, c10d; join_timeout, last_call_timeout in seconds
-  --standalone              one machine and a free port, which is also what happens without --nnodes
-  --max-restarts N          how often all is started again after a failure (0)
-  --monitor-interval S      seconds between looks at the other machines (0.1)
-  --log-dir DIR             the output of each rank as DIR/ID/attempt_N/RANK/stdout.log and stderr.log
-  -r, --redirects S         1: standard output only to the files, 2: errors, 3: both; 0:3,1:1 by local rank
-  -t, --tee S               the same to the files and, with the rank in front, to the terminal
-  --local-ranks-filter R,…  whose output is shown
-  --role NAME               in ROLE_NAME (default)
-  -m, --module              the script is the name of a module
-  --no-python, --no-lua     the script is any program
-  MOTH_STORE_TOKEN          a secret of the job's processes (one machine: drawn at random)
-]]
-
-local FAIL = "moth run: "
-
--- flag -> { kind, name }; "-r" and the like are other names.
-local flags, letters = {}, { r = "redirects", t = "tee", m = "module", h = "help" }
-for kind, names in require "moth.each" {
-  text = [[nproc-per-node nnodes rdzv-endpoint master-addr rdzv-id rdzv-backend rdzv-conf log-dir redirects tee role
-    local-addr local-ranks-filter start-method node-rank master-port max-restarts monitor-interval]],
-  switch = "standalone module no-python no-lua use-env run-path help",
-} do
-  for name in names:gmatch("%S+") do flags[name] = kind end
+--- The options, as moth.cli reads them.
+M.options = {
+  "Starts a script in several processes.\nEach has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the \z
+    other variables of torchrun; dist.init_process_group() reads them. When one fails, the others are told which and \z
+    why, and are stopped. MOTH_STORE_TOKEN is a secret of the job's processes (one machine: drawn at random).",
+  name = "moth run", strict = true, sparse = true, config = false, see = "docs/launcher.md",
+  { "SCRIPT", type = "path" }, { "[ARGUMENTS...]" },
+  { "--nproc-per-node N", "processes on this machine: a number, cpu, gpu, auto; MIN:MAX: go on with MIN of MAX when \z
+    some die, and start others in their place (dist.elastic, --max-restarts)", type = "string", default = 1 },
+  { "--nnodes N|MIN:MAX", "machines, each with its own `moth run`", type = "string", default = 1 },
+  { "--node-rank K", "which of them this is, from 0; left out: in the order in which they come", type = "integer",
+    min = 0 },
+  { "--rdzv-endpoint HOST:PORT", "where the machines find each other: an address of machine 0" },
+  { "--master-addr HOST", "the same, with --master-port" },
+  { "--master-port PORT", "the port", type = "integer", min = 0 },
+  { "--rdzv-id ID", "the name of the job; all machines need the same" },
+  { "--rdzv-backend static|c10d", "both are the store of machine 0" },
+  { "--rdzv-conf K=V,…", "join_timeout, last_call_timeout in seconds" },
+  { "--standalone", "one machine and a free port, which is also what happens without --nnodes" },
+  { "--max-restarts N", "how often all is started again after a failure", min = 0, default = 0 },
+  { "--monitor-interval SECONDS", "between looks at the other machines", default = 0.1 },
+  { "--log-dir DIR", "the output of each rank as DIR/ID/attempt_N/RANK/stdout.log and stderr.log" },
+  { "-r, --redirects S", "1: standard output only to the files, 2: errors, 3: both; 0:3,1:1 by local rank" },
+  { "-t, --tee S", "the same to the files and, with the rank in front, to the terminal" },
+  { "--local-ranks-filter R,…", "whose output is shown" },
+  { "--role NAME", "in ROLE_NAME", default = "default" },
+  { "-m, --module", "the script is the name of a module" },
+  { "--no-python", "the script is any program; --no-lua is the same" },
+  { "--no-lua", hidden = true }, { "--local-addr HOST", hidden = true }, { "--start-method NAME", hidden = true },
+  { "--use-env", hidden = true }, { "--run-path", hidden = true },
+}
+for _, option in ipairs(M.options) do
+  local name = type(option) == "table" and option[1]:match "%-%-([%w-]+)"
+  if name then option.env = "PET_" .. name:gsub("-", "_"):upper() end
 end
 
-local function fail(fmt, ...) error(FAIL .. fmt:format(...), 0) end
-
-local function whole(o, name, low)
-  local text = o[name]
-  if text == nil then return nil end
-  local n = tonumber(text)
-  if not n or n ~= math.floor(n) or n < low then
-    fail("--%s: expected an integer of at least %d, got %s", (name:gsub("_", "-")), low, text)
-  end
-  return n
-end
+local function fail(fmt, ...) cli._fail(fmt, ...) end
 
 -- "2" or "2:4" as two numbers.
 local function range(o, name)
@@ -99,56 +86,22 @@ local function processes(text)
   return text
 end
 
-local function read(words)
-  local o, i = {}, 1
-  while words[i] and words[i]:sub(1, 1) == "-" and #words[i] > 1 do
-    local word = words[i]
-    i = i + 1
-    if word == "--" then break end
-    local name, value = word:match("^%-%-([^=]+)=?(.*)$")
-    name = name and name:gsub("_", "-") or letters[word:sub(2)]
-    local kind = flags[name]
-    if not kind then
-      local list = {}
-      for k in require "moth.each"(flags) do list[#list + 1] = k end
-      fail("there is no option %s%s", word, check.suggest(name or word, list))
-    end
-    if kind == "switch" then
-      value = true
-    elseif not word:find("=", 1, true) then
-      value = words[i] or fail("%s needs a value", word)
-      i = i + 1
-    end
-    o[(name:gsub("-", "_"))] = value
-  end
-  for name, kind in require "moth.each"(flags) do
-    local key = name:gsub("-", "_")
-    local text = os.getenv("PET_" .. key:upper())
-    if text and o[key] == nil then o[key] = kind == "text" and text or kind == "switch" and text ~= "0" end
-  end
-  o.words = { unpack(words, i) }
-  return o
-end
-
 --- The options of a list of words. Errors are texts for the user.
-function M.parse(words)
-  local o = read(words)
+function M.parse(words) return M.read(cli.parse(M.options, words)) end
+
+--- The same of what moth.cli has read.
+function M.read(o)
   if o.help then return o end
-  if #o.words == 0 then fail("there is no script\n%s", M.usage) end
+  o.words = { o.script, unpack(o.arguments or {}) }
   if o.nproc_per_node then o.nproc_per_node = processes(o.nproc_per_node) end
   o.min_local, o.max_local = range(o, "nproc_per_node")
   o.min_nodes, o.max_nodes = range(o, "nnodes")
-  o.node_rank, o.master_port = whole(o, "node_rank", 0), whole(o, "master_port", 0)
-  o.max_restarts = whole(o, "max_restarts", 0) or 0
-  o.monitor_interval = tonumber(o.monitor_interval or 0.1)
-  if not o.monitor_interval or o.monitor_interval <= 0 then
+  o.max_restarts, o.monitor_interval = o.max_restarts or 0, o.monitor_interval or 0.1
+  if o.monitor_interval <= 0 then
     fail("--monitor-interval: expected seconds above 0")
   end
   if o.node_rank and o.node_rank >= o.max_nodes then
     fail("--node-rank %d is none of %d machines, which count from 0", o.node_rank, o.max_nodes)
-  end
-  if o.rdzv_backend and o.rdzv_backend ~= "static" and o.rdzv_backend ~= "c10d" then
-    fail("--rdzv-backend: there are static and c10d, both the store of machine 0; got %s", o.rdzv_backend)
   end
   o.redirects, o.tee = streams(o, "redirects"), streams(o, "tee")
   o.conf = {}

@@ -1,0 +1,234 @@
+-- moth.cli: options of scripts and of moth's own commands; --help, man pages, completion.
+local moth = require "moth"
+local cli = moth.cli
+local program = (os.getenv "MOTH_BUILD" or "build") .. "/moth"
+
+local spec = {
+  "Trains a small network.",
+  { "FILE...", "texts to learn from" },
+  { "--steps N", "optimizer steps", 200, min = 1 },
+  { "--lr X", "the learning rate", 1e-3 },
+  { "-d, --device cpu|cuda", "where it trains", "cpu" },
+  { "--resume", "goes on from the checkpoint" },
+  "Output",
+  { "--curve", "draws a curve", true },
+  { "--workers", "processes that load", { 0, 1 }, type = "integer[]" },
+  { "--lookup [N]", "tokens", bare = 8 },
+  { "--stop TEXT", "ends an answer", several = true },
+  { "--batch-size N", "samples", key = "loader.batch_size" },
+}
+
+local function output(command)
+  local pipe = assert(io.popen(("{ %s\n} 2>&1; echo $?"):format(command)))
+  local text = pipe:read "*a"
+  pipe:close()
+  local said, status = text:match "^(.-)(%d+)\n$"
+  return said, tonumber(status)
+end
+
+local function written(text, ending)
+  local path = os.tmpname() .. (ending or "")
+  local f = assert(io.open(path, "w"))
+  f:write(text)
+  f:close()
+  return path
+end
+
+local function wrong(words, from)
+  local ok, why = pcall(cli.parse, from or spec, words)
+  assert.is_false(ok)
+  return why.usage or why
+end
+
+describe("moth.cli", function()
+  it("gives defaults, by the types of the declaration", function()
+    assert.same({ file = { "a" }, steps = 200, lr = 1e-3, device = "cpu", resume = false, curve = true,
+      workers = { 0, 1 }, stop = {} }, cli.parse(spec, { "a" }))
+  end)
+
+  it("reads words in any order, with = and without, letters and --no-x", function()
+    assert.same({ file = { "a", "-b" }, steps = 3, lr = -2, device = "cuda", resume = true, curve = false,
+      workers = { 3, 4 }, lookup = 8, stop = { "x", "y,z" }, loader = { batch_size = 5 } },
+      cli.parse(spec, { "--lr=-2", "a", "--steps", "3", "-d", "cuda", "--resume", "--no-curve", "--workers", "3,4",
+        "--lookup", "--stop", "x", "--stop=y,z", "--batch_size", "5", "--", "-b" }))
+    local o = cli.parse(spec, { "--lookup", "12", "-dcuda", "a", "--no-resume", "--curve=off" })
+    assert.same({ 12, "cuda", false, false }, { o.lookup, o.device, o.resume, o.curve })
+  end)
+
+  it("does not change the declaration's own default", function()
+    table.insert(cli.parse(spec, { "a" }).workers, 7)
+    assert.same({ 0, 1 }, cli.parse(spec, { "a" }).workers)
+  end)
+
+  it("says what is wrong, and what may have been meant", function()
+    for words, what in pairs {
+      [""] = "expected FILE: texts to learn from",
+      ["a --step 3"] = "there is no option --step; did you mean '--steps'?",
+      ["a --steps x"] = "--steps: expected an integer of at least 1, got 'x'",
+      ["a --steps 1.5"] = "--steps: expected an integer of at least 1, got '1.5'",
+      ["a --steps 0"] = "--steps: expected an integer of at least 1, got '0'",
+      ["a --device cudda"] = "--device: expected cpu or cuda, got 'cudda'; did you mean 'cuda'?",
+      ["a --steps"] = "--steps needs a value", ["a --steps --lr 3"] = "--steps needs a value",
+      ["a -z"] = "there is no option -z", ["a --resume=maybe"] = "--resume: expected true or false, got 'maybe'",
+      ["a --no-steps"] = "there is no option --no-steps; did you mean '--steps'?",
+      ["a --workers 1,x"] = "--workers: expected an integer, got 'x'",
+      ["a --config /no/such"] = "--config: /no/such: No such file or directory",
+    } do
+      local list = {}
+      for word in words:gmatch "%S+" do list[#list + 1] = word end
+      assert.equal(what, wrong(list))
+    end
+    assert.equal("'x' is one argument too many", wrong({ "a", "x" }, { "", { "FILE" } }))
+    assert.equal("'step' is no option; did you mean '--steps'?", wrong({ "step" }, { "", { "--steps N" } }))
+  end)
+
+  it("takes options from a file of JSON, before which the command line goes", function()
+    local path = written '{"steps": 7, "workers": [1, 2], "resume": true, "file": ["u"], "batch_size": 3, "lr": 2.5}'
+    finally(function() os.remove(path) end)
+    local o = cli.parse(spec, { "--config", path, "--no-resume", "--steps=9" })
+    assert.same({ 9, { 1, 2 }, false, { "u" }, 3, 2.5 }, { o.steps, o.workers, o.resume, o.file, o.loader.batch_size,
+      o.lr })
+    for text, what in pairs {
+      ['{"step": 7}'] = "there is no option 'step'; did you mean 'steps'?", ["[1]"] = "expected a JSON object",
+      ['{"steps": "7"}'] = "%-%-steps: expected an integer, got string", ["{"] = "expected a JSON object: ",
+      ['{"steps": 1.5}'] = "expected an integer of at least 1, got '1.5'", ['{"workers": 3}'] = "expected a list",
+      ['{"device": null}'] = "expected a text, got null", ['{"help": true}'] = "there is no option 'help'",
+      ["error()"] = "expected a JSON object: ",
+    } do
+      local file = written(text)
+      assert.matches(what, wrong { "a", "--config", file })
+      os.remove(file)
+    end
+  end)
+
+  it("has commands, arguments that end the options, variables, required options", function()
+    local run = { "", strict = true, { "SCRIPT" }, { "[WORDS...]" }, { "--n N", "", env = "MOTH_CLI_SPEC_N" } }
+    assert.same({ script = "s", words = { "--n", "3" } }, cli.parse(run, { "s", "--n", "3" }))
+    moth.setenv("MOTH_CLI_SPEC_N", 4)
+    finally(function() moth.setenv("MOTH_CLI_SPEC_N", nil) end)
+    assert.same({ script = "s", n = 4, words = {} }, cli.parse(run, { "s" }))
+    assert.same({ script = "s", n = 5, words = {} }, cli.parse(run, { "--n=5", "s" }))
+    local two = { "", commands = { { "Adds.", name = "add", { "A" }, { "[B]" } }, { "Ends.", name = "stop" } } }
+    assert.same({ command = "add", a = "1" }, cli.parse(two, { "add", "1" }))
+    assert.same({ command = "stop" }, cli.parse(two, { "stop" }))
+    assert.equal("there is no command sotp; did you mean 'stop'?; there are add, stop", wrong({ "sotp" }, two))
+    assert.equal("expected a command; there are add, stop", wrong({}, two))
+    assert.equal("expected --model: a file", wrong({}, { "", { "--model FILE", "a file", required = true } }))
+    local middle = { "", { "A" }, { "[B]" }, { "C" } }
+    assert.same({ a = "1", c = "2" }, cli.parse(middle, { "1", "2" }))
+    assert.same({ a = "1", b = "2", c = "3" }, cli.parse(middle, { "1", "2", "3" }))
+  end)
+
+  it("names mistakes of a declaration", function()
+    for what, one in pairs {
+      ["expected a list: a text that says"] = {}, ["there is no type 'int'"] = { "", { "--n", type = "int" } },
+      ["has no field 'choice'; did you mean 'choices'"] = { "", { "--n N", choice = {} } },
+      ["%-%-n is declared twice"] = { "", { "--n N" }, { "--n X" } }, ["entry 2: expected a text"] = { "", 3 },
+      ["an option begins with its words"] = { "", { 3 } }, ["takes all that is left"] = { "", { "A..." }, { "B" } },
+      ["expected %-%-name, or"] = { "", { "-name X" } },
+    } do
+      assert.error_matches(function() cli.parse(one, {}) end, what)
+    end
+  end)
+
+  it("prints help", function()
+    assert.equal([[
+usage: x [options] FILE...
+Trains a small network.
+  FILE...                texts to learn from
+  --steps N              optimizer steps (200)
+  --lr X                 the learning rate (0.001)
+  -d, --device cpu|cuda  where it trains (cpu)
+  --resume               goes on from the checkpoint
+Output:
+  --[no-]curve           draws a curve (on)
+  --workers N            processes that load (0,1)
+  --lookup [N]           tokens
+  --stop TEXT            ends an answer; several times
+  --batch-size N         samples
+  --config FILE          a JSON object of options; what the command line says goes before it
+  -h, --help             prints this
+]], cli.help(spec, "x"))
+    assert.is_true(cli.parse(spec, { "--steps", "3", "--help" }).help)
+  end)
+
+  it("ends a script that asks for help, or is given what is wrong", function()
+    local path = written([[local o = moth.cli { "Counts.", { "--to N", "the last", 3 } }
+      print(o.to)]], ".lua")
+    finally(function() os.remove(path) end)
+    local name = path:match "[^/]*$"
+    for words, want in pairs { [""] = { "3\n", 0 }, ["--to 5"] = { "5\n", 0 },
+      ["--too 5"] = { ("%s: there is no option --too; did you mean '--to'?\n%s --help lists the options\n")
+        :format(name, name), 2 } } do
+      assert.same(want, { output(("%s %s %s"):format(program, path, words)) })
+    end
+    local text, status = output(("%s %s --help"):format(program, path))
+    assert.equal(0, status)
+    assert.matches("^usage: " .. name:gsub("%p", "%%%0") .. " %[options%]\nCounts.\n  %-%-to N ", text)
+  end)
+end)
+
+describe("the commands of moth", function()
+  local words = { "run", "serve", "generate", "chat", "convert", "perplexity", "kernel", "help", "completion" }
+
+  it("have help and man pages that groff reads without a warning", function()
+    local has_groff = os.execute "command -v groff >/dev/null" == 0
+    for _, word in ipairs { "", unpack(words) } do
+      local text, status = output(("%s help %s"):format(program, word))
+      assert.equal(0, status)
+      assert.matches("^usage: moth", text)
+      local page = output(("%s help --man %s"):format(program, word))
+      assert.matches("^%.TH ", page)
+      if has_groff then
+        assert.equal("", (output(("%s help --man %s | groff -man -ww -z -Tutf8"):format(program, word))))
+      end
+    end
+    assert.matches("there is no command serv; did you mean 'serve'?", (output(program .. " help serv")), 1, true)
+    assert.matches("there is no option --profle; did you mean '--profile'?", (output(program .. " --profle x.lua")), 1,
+      true)
+    assert.matches("^usage: moth kernel install ", (output(program .. " kernel install --help")))
+  end)
+
+  it("are completed by bash", function()
+    if os.execute "command -v bash >/dev/null" ~= 0 then return pending "there is no bash" end
+    local path = written(cli.completion(require("moth.cli.commands").program(), "bash"))
+    finally(function() os.remove(path) end)
+    local function complete(...)
+      local list = {}
+      for i, word in ipairs { ... } do list[i] = "'" .. word .. "'" end
+      local text, status = output(([[bash -c 'compopt() { :; }; source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _moth
+        printf "%%s\n" "${COMPREPLY[@]}"']]):format(path, table.concat(list, " "):gsub("'", "\""), #list - 1))
+      assert.equal(0, status, text)
+      return "\n" .. text
+    end
+    local first = complete("moth", "")
+    for _, word in ipairs(words) do assert.matches("\n" .. word .. "\n", first) end
+    assert.equal("\n--max-body\n--max-delay-ms\n--max-seqs\n--max-size\n--max-tokens\n",
+      (complete("moth", "serve", "--max-"):gsub("^\n(.*)\n$", function(text)
+        local list = {}
+        for word in text:gmatch "%S+" do list[#list + 1] = word end
+        table.sort(list)
+        return "\n" .. table.concat(list, "\n") .. "\n"
+      end)))
+    assert.equal("\nbfloat16\n", complete("moth", "chat", "--cache-type", "b"))
+    assert.equal("\nbfloat16\n", complete("moth", "chat", "--cache-type", "=", "b"))
+    assert.equal("\nuninstall\n", complete("moth", "kernel", "u"))
+    assert.equal("\n--sys-prefix\n", complete("moth", "kernel", "install", "--s"))
+    assert.matches("\nREADME.md\n", complete("moth", "REA"))
+    assert.matches("\nREADME.md\n", complete("moth", "run", "--tee", "3", "REA"))
+    assert.equal("\n--profile\n", complete("moth", "--prof"))
+  end)
+
+  it("are completed by zsh", function()
+    local path = written(cli.completion(require("moth.cli.commands").program(), "zsh"))
+    finally(function() os.remove(path) end)
+    local f = io.open(path)
+    local text = f:read "*a"
+    f:close()
+    assert.matches("^#compdef moth\n", text)
+    for _, word in ipairs(words) do assert.matches("\n_moth_" .. word .. "%(%) {\n", text) end
+    assert.matches("'--cache-type=[what keys and values are held as]:float32 float16 bfloat16 q8_0:"
+      .. "(float32 float16 bfloat16 q8_0)'", text, 1, true)
+    if os.execute "command -v zsh >/dev/null" == 0 then assert.equal("", (output("zsh -n " .. path))) end
+  end)
+end)
