@@ -5,8 +5,7 @@
 local moth = require "moth"
 local nn, F, optim, amp = moth.nn, moth.F, moth.optim, moth.amp
 
-local steps = 200
-for i = 1, #arg do if arg[i] == "--steps" then steps = tonumber(arg[i + 1]) end end
+local steps = moth.cli({ { "--steps N", "of training", 200 } }).steps
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 
 moth.manual_seed(0)

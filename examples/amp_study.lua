@@ -5,11 +5,10 @@
 local moth = require "moth"
 local nn, F, optim, amp = moth.nn, moth.F, moth.optim, moth.amp
 
-local options = { width = 512, epochs = 6, samples = 4096, batch = 256 }
-for i = 1, #arg do
-  if arg[i] == "--quick" then options.width, options.epochs, options.samples = 128, 8, 1024 end
-  if arg[i] == "--width" then options.width = tonumber(arg[i + 1]) end
-end
+local options = moth.cli { { "--quick", "a short run" }, { "--width N", "of the hidden layers" } }
+local quick = options.quick
+options.width = options.width or quick and 128 or 512
+options.epochs, options.samples, options.batch = quick and 8 or 6, quick and 1024 or 4096, 256
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local memory = device == "cuda" and moth.cuda or moth.cpu
 

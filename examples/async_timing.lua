@@ -7,7 +7,7 @@
 local moth = require "moth"
 local now = require("moth.utils.system").now
 
-local n = tonumber(arg and arg[1]) or 1024
+local n = moth.cli({ { "[N]", "rows of the matrices", 1024, min = 1 } }).n
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local stream = moth.Stream(device)
 local a, b = moth.randn(n, n, { device = device }), moth.randn(n, n, { device = device })

@@ -4,7 +4,7 @@
 --     moth examples/bayes_regression.lua [steps]
 local moth = require "moth"
 local D = moth.distributions
-local steps = tonumber(arg[1]) or 400
+local steps = moth.cli({ { "[N]", "steps", 400, min = 1 } }).n
 
 moth.manual_seed(4)
 local noise, n = 0.5, 40

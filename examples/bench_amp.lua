@@ -4,7 +4,7 @@
 local moth = require "moth"
 local nn, F, optim, amp = moth.nn, moth.F, moth.optim, moth.amp
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local memory = device == "cuda" and moth.cuda or moth.cpu
 if device == "cpu" then moth.set_num_threads(1) end

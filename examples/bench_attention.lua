@@ -5,7 +5,7 @@ local F = moth.nn.functional
 
 local heads, D, block = 8, 64, 128
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local most = tonumber(arg and arg[1]) or 1024
+local most = moth.cli({ { "[N]", "tokens at most", 1024, min = 1 } }).n
 
 local function seconds(f)
   f()

@@ -5,7 +5,7 @@
 local moth = require "moth"
 local nn, utils, F = moth.nn, moth.utils, moth.F
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local batch, width, depth = quick and 256 or 512, quick and 128 or 256, 8
 moth.set_num_threads(1) -- on a machine that does other things, too, threads wait for one another
 local device = moth.cuda.is_available() and "cuda" or "cpu"

@@ -5,7 +5,7 @@
 local moth = require "moth"
 local nn, utils = moth.nn, moth.utils
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local width, tokens, batch, layers = quick and 64 or 256, quick and 32 or 64, quick and 4 or 8, 12
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local memory = device == "cuda" and moth.cuda or moth.cpu

@@ -5,20 +5,12 @@
 -- GPUs, which wait for memory. On a CPU most of the time goes into products.
 local moth = require "moth"
 local nn, Timer = moth.nn, moth.benchmark.Timer
-local options = { train = false, batch = 4, length = 128, width = 384, heads = 6, runs = 20, threads = 1, dropout = 0,
-  backend = "inductor", device = moth.cuda.is_available() and "cuda" or "cpu" }
-local at = 1
-while arg and arg[at] do
-  local name = arg[at]:match("^%-%-(%w+)$")
-  if options[name] == nil then error("unknown option " .. arg[at] .. "; they stand at the top of the file", 0) end
-  if options[name] == false then
-    options[name] = true
-  else
-    at = at + 1
-    options[name] = tonumber(arg[at]) or arg[at]
-  end
-  at = at + 1
-end
+local options = moth.cli {
+  { "--train", "forward, backward and AdamW" }, { "--batch N", "", 4 }, { "--length N", "", 128 },
+  { "--width N", "", 384 }, { "--heads N", "", 6 }, { "--runs N", "", 20 }, { "--threads N", "", 1 },
+  { "--dropout X", "", 0 }, { "--backend NAME", "", "inductor" },
+  { "--device NAME", "", moth.cuda.is_available() and "cuda" or "cpu" },
+}
 
 local function build()
   moth.manual_seed(1)

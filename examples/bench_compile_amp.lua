@@ -4,7 +4,7 @@
 local moth = require "moth"
 local nn, amp = moth.nn, moth.amp
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local width, tokens, batch = quick and 32 or 256, quick and 16 or 64, quick and 2 or 8
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 if device == "cpu" then moth.set_num_threads(1) end

@@ -2,8 +2,9 @@
 -- leave little.    bench_compile_cases.lua [elements 1000000] [n of the product 1024] [runs 20] [backend inductor]
 local moth = require "moth"
 local Timer = moth.benchmark.Timer
-local elements, n = tonumber(arg and arg[1]) or 1000000, tonumber(arg and arg[2]) or 1024
-local runs, backend = tonumber(arg and arg[3]) or 20, arg and arg[4] or "inductor"
+local o = moth.cli { { "[ELEMENTS]", "", 1000000 }, { "[N]", "rows of a matrix", 1024 }, { "[RUNS]", "", 20 },
+  { "[BACKEND]", "", "inductor" } }
+local elements, n, runs, backend = o.elements, o.n, o.runs, o.backend
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 moth.manual_seed(0)
 

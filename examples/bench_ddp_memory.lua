@@ -8,7 +8,7 @@ local moth = require "moth"
 local nn, F, dist = moth.nn, moth.F, require "moth.distributed"
 local now = require("moth.utils.system").now
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local rank = tonumber(os.getenv "RANK" or "0")
 local store, other
 if not os.getenv "RANK" then

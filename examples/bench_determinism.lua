@@ -4,7 +4,7 @@
 --
 --     moth examples/bench_determinism.lua [--quick]
 local moth = require "moth"
-local quick = arg and arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local rows, picks, width = quick and 500 or 50000, quick and 2000 or 500000, 64

@@ -25,7 +25,7 @@ local function seconds(f, n)
   return best
 end
 
-local most = tonumber(arg and arg[1]) or 1000000
+local most = moth.cli({ { "[N]", "elements at most", 1000000, min = 1 } }).n
 print(("tanh(2x + 1) sigmoid(x) - x^2 / 2 on %s: 8 ops, or one kernel"):format(device))
 print("  elements    8 ops      kernel   ratio")
 for _, n in ipairs { 10, 1000, 100000, most } do

@@ -6,7 +6,7 @@
 local moth = require "moth"
 local nn = moth.nn
 
-local quick = arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 moth.manual_seed(0)
 
 local function live()

@@ -2,7 +2,8 @@
 -- More than 100 % of the roof: the tensors were still in a cache.
 --     bench_roofline.lua [n 2048] [threads 1]
 local moth = require "moth"
-local n, threads = tonumber(arg and arg[1]) or 2048, tonumber(arg and arg[2]) or 1
+local o = moth.cli { { "[N]", "rows of the matrices", 2048 }, { "[THREADS]", "", 1 } }
+local n, threads = o.n, o.threads
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 moth.manual_seed(0)
 local like = { device = device }

@@ -4,25 +4,15 @@ local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
 local now = moth.utils.system.now
 
-local options = { text = "", save = "char_gpt.mth", steps = 2000, layers = 4, width = 256, heads = 8, context = 128,
-  batch = 16, lr = 1e-3, warmup = 100, clip = 1, dropout = 0, seed = 1, log = 100, resume = false, sample = false,
-  length = 300, temperature = 0.8, stop = 0 } -- stop: leave after this step, as if interrupted
-local at = 1
-while arg[at] do
-  local name, value = arg[at]:match("^%-%-([%w]+)=?(.*)$")
-  local default = options[name]
-  if default == nil then
-    io.stderr:write("unknown option ", arg[at], "\nHINT: the options stand at the top of ", arg[0], "\n")
-    os.exit(1, true)
-  end
-  if default == false then
-    options[name] = true
-  else
-    if not arg[at]:find("=", 1, true) then at = at + 1; value = arg[at] end
-    options[name] = type(default) == "number" and tonumber(value) or value
-  end
-  at = at + 1
-end
+local options = moth.cli {
+  { "--text FILE", "left out: $MOTH_DATA/tinyshakespeare.txt, or a small text of its own" },
+  { "--save FILE", "the checkpoint", "char_gpt.mth" }, { "--resume", "continues from it, to the bit" },
+  { "--sample", "only writes text with it" }, { "--length N", "of that text", 300 }, { "--temperature X", "", 0.8 },
+  { "--steps N", "", 2000 }, { "--stop N", "leaves after this step, as if interrupted", 0 },
+  { "--log N", "steps between two lines", 100 }, { "--layers N", "", 4 }, { "--width N", "", 256 },
+  { "--heads N", "", 8 }, { "--context N", "", 128 }, { "--batch N", "", 16 }, { "--lr X", "", 1e-3 },
+  { "--warmup N", "", 100 }, { "--clip X", "", 1 }, { "--dropout X", "", 0 }, { "--seed N", "", 1 },
+}
 
 local function read(path)
   local f = path and io.open(path, "rb")
@@ -31,7 +21,7 @@ local function read(path)
   return text
 end
 local data = os.getenv("MOTH_DATA")
-local text = options.text ~= "" and assert(read(options.text), "cannot read " .. options.text)
+local text = options.text and assert(read(options.text), "cannot read " .. options.text)
   or data and read(data .. "/tinyshakespeare.txt")
 if not text then
   print("no --text FILE and no $MOTH_DATA/tinyshakespeare.txt: a small built-in text is used")

@@ -5,7 +5,7 @@
 local moth = require "moth"
 local nn, autograd = moth.nn, moth.autograd
 
-local depth, width, rows = arg[1] == "--quick" and 8 or 24, 256, 256
+local depth, width, rows = moth.cli({ { "--quick", "a short run" } }).quick and 8 or 24, 256, 256
 
 local function checkpointed(module)
   return autograd.Function {

@@ -2,8 +2,8 @@
 --     compile_block.lua [runs 20] [width 256] [backend inductor]
 local moth = require "moth"
 local nn = moth.nn
-local runs, width = tonumber(arg and arg[1]) or 20, tonumber(arg and arg[2]) or 256
-local backend = arg and arg[3] or "inductor"
+local o = moth.cli { { "[RUNS]", "", 20 }, { "[WIDTH]", "", 256 }, { "[BACKEND]", "", "inductor" } }
+local runs, width, backend = o.runs, o.width, o.backend
 moth.manual_seed(0)
 
 local Block = nn.Module:subclass "Block"

@@ -6,7 +6,7 @@ moth.manual_seed(0)
 
 local linear = nn.Linear(64, 600)
 local function f(x) return moth.softmax(linear(x), 2) end
-local backend = arg and arg[1] or "inductor"
+local backend = moth.cli({ { "[BACKEND]", "of moth.compile", "inductor" } }).backend
 local fast = moth.compile(f, { backend = backend, fullgraph = true })
 local x = moth.randn(32, 64)
 local y = moth.no_grad(function()

@@ -1,8 +1,9 @@
 --- A small GPT in each mode of compile: the seconds of its first call, and the latency of the next ones.
 --     compile_minigpt.lua [layers 4] [width 128] [runs 20] [backend inductor]
 local moth = require "moth"
-local layers, width = tonumber(arg and arg[1]) or 4, tonumber(arg and arg[2]) or 128
-local runs, backend = tonumber(arg and arg[3]) or 20, arg and arg[4] or "inductor"
+local o = moth.cli { { "[LAYERS]", "", 4 }, { "[WIDTH]", "", 128 }, { "[RUNS]", "", 20 },
+  { "[BACKEND]", "", "inductor" } }
+local layers, width, runs, backend = o.layers, o.width, o.runs, o.backend
 local device = moth.cuda.is_available() and "cuda" or "cpu"
 local now = moth.utils.system.now
 moth.manual_seed(0)

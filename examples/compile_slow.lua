@@ -7,7 +7,7 @@ local compile = moth.compile
 moth.manual_seed(0)
 compile.config.measure = false -- else moth would see it itself, and run the function uncompiled
 
-local n, turns = 64, arg[1] == "--quick" and 3 or 30
+local n, turns = 64, moth.cli({ { "--quick", "a short run" } }).quick and 3 or 30
 local w = moth.randn(n, n) / 8
 
 -- Grows a row of states, and stops where they no longer change.

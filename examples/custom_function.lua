@@ -60,7 +60,7 @@ local wrong = autograd.Function {
 print("a wrong derivative is found:\n   " .. tostring(select(2, pcall(autograd.gradcheck, wrong, { x }))))
 
 -- Weights of whole numbers: used rounded, kept and updated as they are.
-local steps = arg and arg[1] == "--quick" and 150 or 500
+local steps = moth.cli({ { "--quick", "a short run" } }).quick and 150 or 500
 local function train(round)
   moth.manual_seed(0)
   local inputs, truth = moth.randn(64, 3), moth.tensor { { 2 }, { -3 }, { 1 } }

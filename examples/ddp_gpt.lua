@@ -5,8 +5,7 @@
 local moth = require "moth"
 local dist, nn = moth.distributed, moth.nn
 
-local options = { steps = "60" }
-for i = 1, #arg, 2 do options[arg[i]:sub(3)] = arg[i + 1] end
+local options = moth.cli { { "--steps N", "", 60 }, { "--text FILE", "left out: one of its own" } }
 dist.init_process_group("gloo")
 local rank = dist.get_rank()
 
@@ -62,7 +61,7 @@ local function backward()
 end
 
 moth.manual_seed(100 + rank) -- other pieces of the text on each rank
-for step = 1, tonumber(options.steps) do
+for step = 1, options.steps do
   opt:zero_grad()
   local sum = 0
   net:no_sync(function() for _ = 1, PARTS - 1 do sum = sum + backward() end end)

@@ -7,8 +7,7 @@
 local moth = require "moth"
 local dist, nn = moth.distributed, moth.nn
 
-local options = { steps = 20, batch = 64 }
-for i = 1, #arg, 2 do options[arg[i]:sub(3)] = tonumber(arg[i + 1]) end
+local options = moth.cli { { "--steps N", "", 20 }, { "--batch N", "images of all ranks", 64 } }
 dist.init_process_group("gloo")
 local rank, size = dist.get_rank(), dist.get_world_size()
 local now = moth.utils.system.now

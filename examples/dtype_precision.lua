@@ -3,7 +3,7 @@
 --     moth examples/dtype_precision.lua [--quick]
 local moth = require "moth"
 
-local n, value = arg and arg[1] == "--quick" and 20000 or 1000000, 1e-4
+local n, value = moth.cli({ { "--quick", "a short run" } }).quick and 20000 or 1000000, 1e-4
 
 print(("%d times %g is %g\n"):format(n, value, n * value))
 print("dtype      one after the other    moth's sum     smallest step at 1     smallest normal number")

@@ -19,14 +19,15 @@ local function difference(y) return ("%.1e"):format((y - want):abs():max():item(
 local batch = moth.Dim("batch", { min = 1, max = 64 })
 local ep = moth.export(net, { dummy }, { dynamic_shapes = { { [1] = batch } } })
 print(ep)
-local program = arg and arg[1] == "--keep" and "model.mth2" or os.tmpname()
+local keep = moth.cli({ { "--keep", "leaves model.mth2 and model.onnx in the current folder" } }).keep
+local program = keep and "model.mth2" or os.tmpname()
 moth.export.save(ep, program)
 local same = moth.export.load(program)
 print("program, read back: equal to the bit: " .. tostring(moth.equal(same(dummy), want)))
 print("for a batch of 3: " .. tostring(same(moth.randn(3, 3, 224, 224)):size()))
 
 -- ONNX: for onnxruntime and others, and moth's own session.
-local file = arg and arg[1] == "--keep" and "model.onnx" or os.tmpname()
+local file = keep and "model.onnx" or os.tmpname()
 moth.onnx.export(net, dummy, file, { input_names = { "input" }, output_names = { "output" },
   dynamic_axes = { input = { [1] = "batch" } } })
 local session = moth.onnx.InferenceSession(file)

@@ -1,38 +1,25 @@
 -- A small convolutional network on 28x28 images of ten classes.
 --
 --     luajit examples/fashion_cnn.lua [options]
---       --dataset fashion|mnist|digits|idx   default: fashion or mnist where their files are, else fashion where it can
---                         be downloaded, else the 1,797 digits that come with moth; idx: files of your own in DIR
---       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
---       --epochs 5  --batch-size 64  --lr 1e-3  --seed 42  --device cpu|cuda
---       --limit N         use the first N training images only
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 local pictures = require "moth.examples.pictures"
 
-local options = { dataset = false, data = false, epochs = 5, batch_size = 64, lr = 1e-3, seed = 42, limit = 0,
-  device = moth.cuda.is_available() and "cuda" or "cpu" }
-
-local function usage(message)
-  io.stderr:write(message, "\nHINT: the options stand at the top of ", arg[0], "\n")
-  os.exit(2, true)
-end
-
-for i = 1, #arg, 2 do
-  local name = (arg[i]:match("^%-%-([%w-]+)$") or ""):gsub("-", "_")
-  if options[name] == nil then usage("unknown option " .. arg[i]) end
-  local value = arg[i + 1] or usage(arg[i] .. " needs a value")
-  if type(options[name]) == "number" then value = tonumber(value) or usage(arg[i] .. " needs a number") end
-  options[name] = value
-end
+local options = moth.cli {
+  { "--dataset fashion|mnist|digits|idx", "idx: files of one's own in --data; left out: fashion or mnist where their \z
+    files are, else fashion where it can be downloaded, else the 1,797 digits that come with moth" },
+  { "--data DIR", "where data sets are looked for (and downloaded to), before $MOTH_DATA" },
+  { "--epochs N", "", 5 }, { "--batch-size N", "", 64 }, { "--lr X", "", 1e-3 }, { "--seed N", "", 42 },
+  { "--limit N", "only the first N training images", 0 },
+  { "--device NAME", "cpu, cuda", moth.cuda.is_available() and "cuda" or "cpu" },
+}
 
 moth.manual_seed(options.seed)
 local device = moth.device(options.device)
 
 -- ---- data ------------------------------------------------------------------------------------------
 
-if options.dataset and not pictures.kinds[options.dataset] then usage "--dataset is fashion, mnist, digits or idx" end
-local train_data, test_data = pictures.open(options.dataset or nil, options.data or nil)
+local train_data, test_data = pictures.open(options.dataset, options.data)
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
 end

@@ -1,19 +1,6 @@
 -- The lab: a fully connected network classifies 28x28 images into ten classes.
 --
 --     luajit examples/fashion_mnist.lua [options]
---       --dataset fashion|mnist|digits|idx   default: fashion or mnist where their files are, else fashion where it can
---                         be downloaded, else the 1,797 digits that come with moth. Where MNIST's t10k files are all
---                         there is, they are divided: 8,000 train, 2,000 test. idx: files of your own in DIR with the
---                         names of MNIST's
---       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
---       --epochs 10 (digits: 20)  --batch-size 64  --lr 1e-3 (digits: 5e-4)  --hidden 256  --seed 42  --device cpu|cuda
---       --limit N         use the first N training images only
---       --clip 1.0        clip the norm of the gradients, and print it before and after
---       --steplr          train with and without a tenth of the rate after every 5 epochs
---       --stage overfit   one batch for 100 steps: is the loop right at all?
---       --stage full      the lab (default)
---       --stage tune      a few epochs at several learning rates, compared on held-out images
---       --save PATH       the checkpoint, fashion_classifier_checkpoint.mth
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 local pictures = require "moth.examples.pictures"
@@ -21,40 +8,21 @@ local curve = require("moth.repl.picture").curve
 
 -- ---- options ---------------------------------------------------------------------------------------
 
-local options = {
-  dataset = false, data = false, epochs = 0, batch_size = 64, lr = 0, hidden = 256, seed = 42, limit = 0, clip = 0,
-  steplr = false, stage = "full", device = moth.cuda.is_available() and "cuda" or "cpu",
-  save = "fashion_classifier_checkpoint.mth",
+local options = moth.cli {
+  { "--dataset fashion|mnist|digits|idx", "idx: files of one's own in --data with the names of MNIST's; left out: \z
+    fashion or mnist where their files are, else fashion where it can be downloaded, else the 1,797 digits that come \z
+    with moth. Where MNIST's t10k files are all there is, they are divided: 8,000 train, 2,000 test" },
+  { "--data DIR", "where data sets are looked for (and downloaded to), before $MOTH_DATA" },
+  { "--epochs N", "", default = "10; digits: 20" }, { "--lr X", "", default = "1e-3; digits: 5e-4" },
+  { "--batch-size N", "", 64 }, { "--hidden N", "", 256 }, { "--seed N", "", 42 },
+  { "--device NAME", "cpu, cuda", moth.cuda.is_available() and "cuda" or "cpu" },
+  { "--limit N", "only the first N training images", 0 },
+  { "--clip X", "clips the norm of the gradients, and prints it before and after", 0 },
+  { "--steplr", "trains with and without a tenth of the rate after every 5 epochs" },
+  { "--stage overfit|full|tune", "overfit: one batch for 100 steps, is the loop right at all? full: the lab; tune: a \z
+    few epochs at several learning rates, compared on held-out images", "full" },
+  { "--save FILE", "the checkpoint", "fashion_classifier_checkpoint.mth" },
 }
-
-local function usage(message)
-  io.stderr:write(message, "\nHINT: the options stand at the top of ", arg[0], "\n")
-  os.exit(2, true)
-end
-
-do
-  local i = 1
-  while arg[i] do
-    local flag, value = arg[i]:match("^%-%-([%w-]+)=?(.*)$")
-    local name = flag and flag:gsub("-", "_")
-    if not name or options[name] == nil then usage("unknown option " .. arg[i]) end
-    if name == "steplr" then
-      options.steplr = true
-    else
-      if not arg[i]:find("=", 1, true) then
-        i = i + 1
-        value = arg[i] or usage("--" .. flag .. " needs a value")
-      end
-      if type(options[name]) == "number" then value = tonumber(value) or usage("--" .. flag .. " needs a number") end
-      options[name] = value
-    end
-    i = i + 1
-  end
-end
-
-if not ({ overfit = true, full = true, tune = true })[options.stage] then
-  usage("--stage is overfit, full or tune, not " .. options.stage)
-end
 
 moth.manual_seed(options.seed)
 local device = moth.device(options.device)
@@ -62,13 +30,10 @@ print("Training on: " .. tostring(device))
 
 -- ---- data ------------------------------------------------------------------------------------------
 
-if options.dataset and not pictures.kinds[options.dataset] then
-  usage("--dataset is fashion, mnist, digits or idx, not " .. tostring(options.dataset))
-end
-local train_data, test_data, whole = pictures.open(options.dataset or nil, options.data or nil)
+local train_data, test_data, whole = pictures.open(options.dataset, options.data)
 local few = train_data:size() < 5000
-if options.epochs == 0 then options.epochs = few and 20 or 10 end
-if options.lr == 0 then options.lr = few and 5e-4 or 1e-3 end
+options.epochs = options.epochs or few and 20 or 10
+options.lr = options.lr or few and 5e-4 or 1e-3
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
 end

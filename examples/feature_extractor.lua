@@ -38,9 +38,10 @@ local moved = (moth.no_grad(function() return model(image) end) - logits):abs():
 handle:remove()
 print("one channel set to 0 moves the logits:", moved > 0)
 
-if arg[1] == "--picture" then
+local picture = moth.cli({ { "--picture FILE", "what the first layer sees" } }).picture
+if picture then
   local maps = seen.layer1:squeeze(1):unsqueeze(2) -- (64, 1, H, W)
   maps = maps / maps:amax({ 3, 4 }, true):clamp({ min = 1e-6 })
-  moth.plot.images(maps, { nrow = 16 }):save(arg[2])
-  print("written: " .. arg[2])
+  moth.plot.images(maps, { nrow = 16 }):save(picture)
+  print("written: " .. picture)
 end

@@ -7,7 +7,7 @@ local moth = require "moth"
 local C, capi = moth.C, moth.capi
 local check, value = capi.check, capi.value
 
-local POINTS, HIDDEN, STEPS = 512, 32, tonumber(arg and arg[1]) or 200
+local POINTS, HIDDEN, STEPS = 512, 32, moth.cli({ { "[N]", "steps", 200 } }).n
 
 -- The results of a step, released at its end.
 local made, n = ffi.new("MothTensor *[64]"), 0

@@ -6,7 +6,7 @@ local moth = require "moth"
 local dist = require "moth.distributed"
 local nn, optim = moth.nn, moth.optim
 
-local quick = arg and arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 dist.init_process_group "gloo"
 local rank = dist.get_rank()
 local function say(...) if rank == 0 then print(string.format(...)) end end

@@ -10,7 +10,7 @@ local dist = moth.distributed
 
 dist.init_process_group("gloo", { timeout = 1 }) -- seconds; 600 if not given
 local rank = dist.get_rank()
-local fixed = arg[1] == "--fixed"
+local fixed = moth.cli({ { "--fixed", "no rank skips it" } }).fixed
 
 local function validate()
   local loss = moth.tensor { rank + 1 }

@@ -1,7 +1,7 @@
 --- Lab: run, dump the code, find the fusion. The generated kernel names in comments the ops that it does.
 --     lab_compile.lua [backend inductor]
 local moth = require "moth"
-local backend = arg and arg[1] or "inductor"
+local backend = moth.cli({ { "[BACKEND]", "of moth.compile", "inductor" } }).backend
 moth.manual_seed(0)
 
 -- 1. Run it as it is, and count what runs.

@@ -5,11 +5,8 @@ local moth = require "moth"
 local data, T = moth.data, moth.transforms
 local now = require("moth.utils.system").now
 
-local options = { samples = "4000", workers = "0,1,2,4" }
-for i = 1, #arg, 2 do
-  local name = arg[i]:match("^%-%-(%w+)$") or error("options are --samples, --workers, --csv")
-  options[name] = arg[i + 1]
-end
+local options = moth.cli { { "--samples N", "of an epoch", 4000 }, { "--csv FILE", "the numbers" },
+  { "--workers N,…", "numbers of workers", { 0, 1, 2, 4 }, type = "integer[]" } }
 
 moth.manual_seed(0)
 local images = moth.randint(0, 256, { 256, 48, 48, 3 }):to(moth.uint8)
@@ -21,9 +18,8 @@ function Images:size() return self.n end
 function Images.get(_, i) return augment(images[i % 256 + 1]), i % 10 + 1 end
 
 local rows, first = { "workers,samples_per_second" }, nil
-for text in options.workers:gmatch("%d+") do
-  local n = tonumber(text)
-  local loader = data.DataLoader(Images(tonumber(options.samples)), { batch_size = 64, num_workers = n, seed = 1,
+for _, n in ipairs(options.workers) do
+  local loader = data.DataLoader(Images(options.samples), { batch_size = 64, num_workers = n, seed = 1,
     persistent_workers = true })
   local count, sum, start
   for _ = 1, 2 do -- in the first epoch workers start and compile

@@ -8,7 +8,7 @@ local moth = require "moth"
 local nn, optim, autograd, func = moth.nn, moth.optim, moth.autograd, moth.func
 local mse = nn.functional.mse_loss
 
-local quick = arg and arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 local points, tasks, inner_lr = 10, 8, 0.02
 local meta_steps, meta_lr = quick and 300 or 3000, quick and 5e-3 or 1e-3
 

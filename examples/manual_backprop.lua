@@ -5,7 +5,7 @@ local moth = require "moth"
 local F = moth.nn.functional
 
 moth.manual_seed(0)
-local steps = arg and arg[1] == "--quick" and 20 or 300
+local steps = moth.cli({ { "--quick", "a short run" } }).quick and 20 or 300
 local float64 = { dtype = moth.float64 }
 local n, inputs, hidden, classes = 96, 2, 16, 3
 

@@ -31,9 +31,10 @@ step()
 local before = memory.snapshot()
 step()
 print(tostring(memory.diff(before, memory.snapshot())) .. "\n")
-if arg[1] then
-  memory.timeline({ title = "two training steps" }):save(arg[1])
-  print("memory over time: " .. arg[1] .. "\n")
+local picture = moth.cli({ { "[FILE]", "the memory over time, as a picture" } }).file
+if picture then
+  memory.timeline({ title = "two training steps" }):save(picture)
+  print("memory over time: " .. picture .. "\n")
 end
 memory.record_history(false)
 

@@ -86,7 +86,7 @@ local worst = math.max(math.abs(out.data - tout:item()), math.abs(a.grad - ta.gr
 
 -- ---- a network -------------------------------------------------------------------------------------
 
-local hidden, steps = 8, arg and arg[1] == "--quick" and 5 or 200
+local hidden, steps = 8, moth.cli({ { "--quick", "a short run" } }).quick and 5 or 200
 moth.manual_seed(1)
 local x = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 } } -- exclusive or
 local y = { -1, 1, 1, -1 }

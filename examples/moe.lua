@@ -6,7 +6,7 @@ local moth = require "moth"
 local dist = require "moth.distributed"
 local nn, optim, F = moth.nn, moth.optim, moth.nn.functional
 
-local quick = arg and arg[1] == "--quick"
+local quick = moth.cli({ { "--quick", "a short run" } }).quick
 dist.init_process_group "gloo"
 local rank, size = dist.get_rank(), dist.get_world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end

@@ -5,8 +5,7 @@
 local moth = require "moth"
 local dist, nn = moth.distributed, moth.nn
 
-local options = {}
-for i = 1, #arg, 2 do options[arg[i]:sub(3)] = arg[i + 1] end
+local options = moth.cli { { "--schedule NAME", "", "1f1b" }, { "--svg FILE", "a picture of the schedule" } }
 
 dist.init_process_group("gloo")
 local rank = dist.get_rank()
@@ -28,7 +27,7 @@ nn.functional.mse_loss(whole(x), y):backward()
 
 -- Layers on ranks: pipe has those of this one. `whole` is there for the comparison only; for a large model a list of
 -- functions makes each layer where it belongs: dist.pipeline { function() return Block() end, … }.
-local pipe = dist.pipeline(model(), { microbatches = 8, schedule = options.schedule or "1f1b" })
+local pipe = dist.pipeline(model(), { microbatches = 8, schedule = options.schedule })
 local loss = pipe:step(x, y, nn.functional.mse_loss)
 local worst = 0
 for name, p in pipe:named_parameters() do

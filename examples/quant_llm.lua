@@ -6,16 +6,11 @@ local optim, q = moth.optim, moth.quantization
 local now = moth.utils.system.now
 moth.set_num_threads(1)
 
-local options = { steps = 400, layers = 4, width = 256, context = 64, batch = 16, seed = 1, text = "" }
-for _, word in ipairs(arg) do
-  local name, value = word:match("^%-%-(%w+)=(.*)$")
-  if type(options[name]) == "number" then value = tonumber(value) end
-  if options[name] == nil or value == nil then
-    io.stderr:write("unknown option ", word, "\nHINT: the options stand at the top of ", arg[0], "\n")
-    os.exit(2, true)
-  end
-  options[name] = value
-end
+local options = moth.cli {
+  { "--steps N", "", 400 }, { "--layers N", "", 4 }, { "--width N", "", 256 }, { "--context N", "", 64 },
+  { "--batch N", "", 16 }, { "--seed N", "", 1 },
+  { "--text FILE", "left out: $MOTH_DATA/tinyshakespeare.txt, or a text that it makes itself" },
+}
 
 local function read(path)
   local f = io.open(path, "rb")
@@ -33,7 +28,7 @@ local function own_text()
   return table.concat(parts, ".\n")
 end
 local data = os.getenv("MOTH_DATA")
-local text = options.text ~= "" and assert(read(options.text), "cannot read " .. options.text)
+local text = options.text and assert(read(options.text), "cannot read " .. options.text)
   or data and read(data .. "/tinyshakespeare.txt")
 print(text and ("%d characters"):format(#text) or "no --text and no $MOTH_DATA/tinyshakespeare.txt: its own text")
 text = text or own_text()

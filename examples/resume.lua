@@ -3,7 +3,8 @@
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 
-local path = arg[1] or os.tmpname()
+local kept = moth.cli({ { "[FILE]", "the checkpoint, which is left there" } }).file
+local path = kept or os.tmpname()
 
 -- `parts` are all objects that change during training; each has a state_dict.
 local function make()
@@ -64,4 +65,4 @@ for name, t in whole.model:state_dict():items() do
   equal = equal and t:equal(second.model:state_dict()[name])
 end
 print("all weights are the same bits: " .. tostring(equal))
-if not arg[1] then os.remove(path) end
+if not kept then os.remove(path) end

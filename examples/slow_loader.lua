@@ -5,7 +5,7 @@
 local moth = require "moth"
 local data, nn, optim = moth.data, moth.nn, moth.optim
 
-local rows, path = tonumber(arg[1] or 3000), os.tmpname()
+local rows, path = moth.cli({ { "[N]", "rows of the file", 3000 } }).n, os.tmpname()
 moth.manual_seed(0)
 local f = assert(io.open(path, "w"))
 for i = 1, rows do

@@ -5,7 +5,8 @@
 local moth = require "moth"
 local nn, optim, plot = moth.nn, moth.optim, moth.plot
 
-local path, side, each, classes = arg and arg[1] or "spirals.png", 240, 90, 3
+local path = moth.cli({ { "[FILE]", "the picture", "spirals.png" } }).file
+local side, each, classes = 240, 90, 3
 moth.manual_seed(3)
 
 -- ---- the data: (270, 2) points, (270) labels ---------------------------------------------------------

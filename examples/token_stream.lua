@@ -6,12 +6,8 @@ local moth = require "moth"
 local data, nn, optim = moth.data, moth.nn, moth.optim
 local F = nn.functional
 
-local text_path, steps
-for i = 1, #arg do
-  if arg[i] == "--steps" then steps = tonumber(arg[i + 1])
-  elseif arg[i - 1] ~= "--steps" then text_path = arg[i] end
-end
-steps = steps or 60
+local options = moth.cli { { "[FILE]", "any text; left out: this file" }, { "--steps N", "", 60 } }
+local text_path, steps = options.file, options.steps
 
 -- 1 tokenize: byte b is token b, 0 to 255
 local f = assert(io.open(text_path or arg[0], "rb"))

@@ -6,12 +6,9 @@ local moth = require "moth"
 local data, optim = moth.data, moth.optim
 local F = moth.nn.functional
 
-local options = { steps = "200" }
-for i = 1, #arg, 2 do
-  local name = arg[i]:match("^%-%-(%w+)$") or error("options are --text, --steps, --bin")
-  options[name] = arg[i + 1]
-end
-local steps, block = tonumber(options.steps), 64
+local options = moth.cli { { "--text FILE", "left out: this file" }, { "--steps N", "", 200 },
+  { "--bin FILE", "the tokens, which are left there" } }
+local steps, block = options.steps, 64
 
 -- 1 tokenize: byte b is token b, two bytes each
 local f = assert(io.open(options.text or arg[0], "rb"))

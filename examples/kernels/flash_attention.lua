@@ -39,7 +39,7 @@ local function attention(q, k, v, causal)
 end
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local T = tonumber(arg and arg[1]) or 500
+local T = moth.cli({ { "[N]", "tokens", 500, min = 1 } }).n
 for _, causal in ipairs { false, true } do
   local function random() return moth.randn(2, 3, T, 64):to(device) end
   local q, k, v = random(), random(), random()

@@ -19,7 +19,7 @@ local mlp = moth.kernel.jit(function(x_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, out_
 end, { constexpr = { "HIDDEN", "IN", "OUT", "BLOCK", "STEP" }, name = "fused_mlp" })
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local rows, inputs, hidden, outputs = tonumber(arg and arg[1]) or 1000, 32, 100, 16
+local rows, inputs, hidden, outputs = moth.cli({ { "[N]", "rows", 1000, min = 1 } }).n, 32, 100, 16
 local function random(...) return moth.randn(...):mul(0.2):to(device) end
 local x, w1, b1 = random(rows, inputs), random(inputs, hidden), random(hidden)
 local w2, b2 = random(hidden, outputs), random(outputs)

@@ -25,7 +25,7 @@ local tuned = moth.kernel.autotune(matmul, { key = { "M", "N", "K" }, reps = 2, 
   { BLOCK_M = 32, BLOCK_N = 64, BLOCK_K = 32 }, { BLOCK_M = 64, BLOCK_N = 64, BLOCK_K = 64 } } })
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local size = tonumber(arg and arg[1]) or 512
+local size = moth.cli({ { "[N]", "rows of the matrices", 512, min = 1 } }).n
 
 local function multiply(a, b)
   local M, K, N = a:size(1), a:size(2), b:size(2)

@@ -10,7 +10,7 @@ local relu_squared = moth.kernel.jit(function(x_ptr, out_ptr, n, BLOCK)
 end, { constexpr = { "BLOCK" }, name = "relu_squared" })
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-for _, n in ipairs { 1, 5, 1023, 1024, 1025, tonumber(arg and arg[1]) or 1000000 } do
+for _, n in ipairs { 1, 5, 1023, 1024, 1025, moth.cli({ { "[N]", "elements", 1000000, min = 1 } }).n } do
   local x = moth.randn(n):to(device)
   local out = moth.empty_like(x)
   relu_squared{ moth.kernel.cdiv(n, 1024) }(x, out, n, { BLOCK = 1024 })

@@ -12,7 +12,8 @@ local softmax = moth.kernel.jit(function(x_ptr, out_ptr, stride, columns, BLOCK)
 end, { constexpr = { "BLOCK" }, name = "softmax" })
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local rows, columns = tonumber(arg and arg[1]) or 1024, tonumber(arg and arg[2]) or 4096
+local o = moth.cli { { "[ROWS]", "", 1024 }, { "[COLUMNS]", "", 4096 } }
+local rows, columns = o.rows, o.columns
 local x = moth.randn(rows, columns):to(device)
 local out = moth.empty_like(x)
 

@@ -15,7 +15,7 @@ local configs = { { BLOCK = 256 }, { BLOCK = 1024 }, { BLOCK = 4096 } }
 local tuned = moth.kernel.autotune(add, { configs = configs, key = { "n" } })
 
 local device = moth.cuda.is_available() and "cuda" or "cpu"
-local n = tonumber(arg and arg[1]) or 1000000
+local n = moth.cli({ { "[N]", "elements", 1000000, min = 1 } }).n
 local x, y = moth.randn(n):to(device), moth.randn(n):to(device)
 local out = moth.empty_like(x)
 tuned{ function(meta) return { moth.kernel.cdiv(n, meta.BLOCK) } end }(x, y, out, n)

@@ -232,3 +232,20 @@ describe("the commands of moth", function()
     if os.execute "command -v zsh >/dev/null" == 0 then assert.equal("", (output("zsh -n " .. path))) end
   end)
 end)
+
+describe("examples", function()
+  it("declare their options by moth.cli, and none reads arg by itself", function()
+    local pipe = io.popen [[grep -nE '\barg\[[1-9i]|#arg|arg\[at\]' examples/*.lua examples/*/*.lua]]
+    local found = {}
+    for line in pipe:lines() do
+      -- One passes its words on, one writes a script.
+      if not line:find "bench_ddp_memory" and not line:find "lab_compile" then found[#found + 1] = line end
+    end
+    pipe:close()
+    assert.same({}, found)
+    assert.matches("^usage: char_gpt.lua %[options%]\nA character model", (output(program
+      .. " examples/char_gpt.lua --help")))
+    assert.matches("there is no option --step; did you mean '--steps'?", (output(program
+      .. " examples/vae.lua --step 3")), 1, true)
+  end)
+end)

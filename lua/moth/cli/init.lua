@@ -11,7 +11,8 @@
 --     }
 --     print(o.steps, o.device, o.resume, o.file[1])
 --
--- A text at the first place says what the script does; further texts are headings of what follows them. An option is
+-- A text at the first place says what the script does (else the comment at its head does); further texts are headings
+-- of what follows them. An option is
 -- { words, help, default, type =, choices =, required =, min =, max =, several =, bare =, key = }:
 --
 -- - `--name` alone is a switch: --name, --no-name, --name=false. `-n, --name` gives it a letter.
@@ -459,6 +460,20 @@ M.completion = signature("cli.completion(table spec, 'bash'|'zsh' shell, string 
   return (require "moth.cli.completion"(program_of(spec, "cli.completion"), shell, name))
 end)
 
+-- The comment at the head of this script.
+local function comment_of_script()
+  local f = arg and arg[0] and io.open(tostring(arg[0]))
+  if not f then return "" end
+  local lines = {}
+  for line in f:lines() do
+    local text = line:match "^%-%-+%s*(.*)$"
+    if not text and not line:find "^#!" or text == "" then break end
+    lines[#lines + 1] = text
+  end
+  f:close()
+  return table.concat(lines, " ")
+end
+
 -- How a script is called, for its messages.
 local function called() return arg and arg[0] and tostring(arg[0]):match "[^/]*$" or "script" end
 
@@ -501,6 +516,10 @@ local call = signature("cli(table spec, string[] words?)", function(spec, words)
   local ok, o = pcall(parse_program, p, name, given, 1)
   if ok and not o.help then return o end
   if ok then
+    if p.about == "" and not p.name then
+      p.about = comment_of_script()
+      o._text = require "moth.cli.help".text(p, name)
+    end
     io.stdout:write(o._text)
     os.exit(0, true)
   end

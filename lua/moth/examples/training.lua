@@ -5,36 +5,17 @@ local each = require "moth.each"
 local system = require "moth.utils.system"
 local M = {}
 
--- Ends the process with the options and their defaults: on stdout where --help asks for them, else behind what is
--- wrong.
-local function usage(defaults, wrong)
-  local lines = {}
-  for name, value in each(defaults) do
-    lines[#lines + 1] = ("  --%-12s %s"):format(name, value == "" and "-" or tostring(value))
-  end
-  for _, name in ipairs { "curve", "checkpoint" } do lines[#lines + 1] = "  --" .. name .. " FILE" end
-  table.sort(lines)
-  local text = "options, each with a value, and their defaults:\n" .. table.concat(lines, "\n") .. "\n"
-  if wrong then io.stderr:write(arg[0], ": ", wrong, "\n", text) else io.write(text) end
-  os.exit(wrong and 2 or 0, true)
-end
-
 --- The options of the command line, `--name value`, over defaults; numbers where the default is one. Every example
 -- takes --steps, --curve FILE.svg (or .png), --checkpoint FILE; --help prints them. What is wrong ends the process.
-function M.options(defaults)
-  local o = {}
-  for name, value in each(defaults) do o[name] = value end
-  for i = 1, #arg, 2 do
-    local name, value = arg[i]:match "^%-%-(%w+)$", arg[i + 1]
-    if name == "help" then usage(defaults) end
-    if not name or defaults[name] == nil and name ~= "curve" and name ~= "checkpoint" then
-      usage(defaults, "there is no option " .. arg[i])
-    end
-    if value == nil then usage(defaults, arg[i] .. " needs a value") end
-    o[name] = type(defaults[name]) == "number" and (tonumber(value) or usage(defaults, arg[i] .. " needs a number"))
-      or value
-  end
-  return o
+-- help: { name = what it is }.
+function M.options(defaults, help)
+  local names, list = {}, {}
+  for name in each(defaults) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do list[i] = { "--" .. name, help and help[name], defaults[name] } end
+  list[#list + 1] = { "--curve FILE", "the loss as a picture, .svg or .png" }
+  list[#list + 1] = { "--checkpoint FILE", "is written now and then; a run that was stopped goes on from it" }
+  return moth.cli(list)
 end
 
 --- Calls step(i), which returns a loss, for each step; prints every tenth of them.
