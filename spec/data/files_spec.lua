@@ -155,7 +155,7 @@ describe("files as data #quick", function()
     local path = file(jpeg:sub(1, #jpeg - 30))
     assert.error_matches(function() data.read_image(path) end, path:gsub("%p", "%%%0") .. ": jpeg: Premature end")
     assert.error_matches(function() data.decode_image(png:sub(1, 50)) end, "png: ")
-    assert.error_matches(function() data.decode_image("GIF89a") end, "neither JPEG nor PNG")
+    assert.error_matches(function() data.decode_image("GIF89a") end, "this is GIF, which moth does not read")
     assert.error_matches(function() data.decode_image(jpeg, 7) end, "from 0 to 4")
     local seed = 1
     for n = 1, 300 do -- damaged files end in an error or in an image, nothing else
@@ -175,7 +175,7 @@ describe("files as data #quick", function()
     end
     local root = os.tmpname()
     os.remove(root)
-    os.execute("mkdir -p " .. root .. "/dog/small " .. root .. "/cat " .. root .. "/empty")
+    os.execute("mkdir -p " .. root .. "/dog/small " .. root .. "/cat")
     finally(function() os.execute("rm -r " .. root) end)
     for _, name in ipairs({ "dog/1.jpg", "dog/small/2.JPEG", "cat/3.jpg", "cat/notes.txt" }) do
       local f = io.open(root .. "/" .. name, "wb")
@@ -192,7 +192,7 @@ describe("files as data #quick", function()
       assert.same({ 3, 3, 4, 6 }, x:size())
       assert.same({ 1, 2, 2 }, y:totable())
     end
-    assert.error_matches(function() moth.datasets.ImageFolder(root .. "/empty") end, "has no folders with .jpg")
+    assert.error_matches(function() moth.datasets.ImageFolder(root .. "/cat") end, "has no folders with .jpg")
     assert.error_matches(function() moth.datasets.ImageFolder("/nowhere") end, "there is no folder /nowhere")
   end)
 

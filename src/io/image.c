@@ -16,7 +16,36 @@ MothImageKind moth_image_kind(const uint8_t *bytes, size_t n) {
     return MOTH_IMAGE_JPEG;
   if (n >= sizeof png && memcmp(bytes, png, sizeof png) == 0)
     return MOTH_IMAGE_PNG;
+  if (n >= 12 && memcmp(bytes, "RIFF", 4) == 0 && memcmp(bytes + 8, "WEBP", 4) == 0)
+    return MOTH_IMAGE_WEBP;
   return MOTH_IMAGE_NONE;
+}
+
+/* The name of a kind of image that is not read; NULL: not known. */
+static const char *other_kind(const uint8_t *bytes, size_t n) {
+  static const struct {
+    const char *magic, *name;
+    size_t at, n;
+  } kinds[] = {{"GIF8", "GIF", 0, 4},
+               {"II*\0", "TIFF", 0, 4},
+               {"MM\0*", "TIFF", 0, 4},
+               {"II+\0", "TIFF", 0, 4},
+               {"MM\0+", "TIFF", 0, 4},
+               {"BM", "BMP", 0, 2},
+               {"ftypavif", "AVIF", 4, 8},
+               {"ftypheic", "HEIC", 4, 8},
+               {"ftypmif1", "HEIC", 4, 8},
+               {"\0\0\0\x0cjP  ", "JPEG 2000", 0, 8},
+               {"\xff\x0a", "JPEG XL", 0, 2},
+               {"\0\0\0\x0cJXL ", "JPEG XL", 0, 8},
+               {"P4", "PNM", 0, 2},
+               {"P5", "PNM", 0, 2},
+               {"P6", "PNM", 0, 2}};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (n >= kinds[i].at + kinds[i].n &&
+        memcmp(bytes + kinds[i].at, kinds[i].magic, kinds[i].n) == 0)
+      return kinds[i].name;
+  return NULL;
 }
 
 /* (height, width, channels) */
@@ -27,6 +56,11 @@ static MothStatus new_image(int64_t height, int64_t width, int channels, MothDTy
                      (long long)width, (long long)height);
   int64_t shape[] = {height, width, channels};
   return moth_tensor_new(3, shape, dtype, (MothDevice){MOTH_CPU, 0}, out);
+}
+
+/* ITU-R 601, as others do. */
+static uint8_t grey_of(const uint8_t *rgb) {
+  return (uint8_t)((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 0x8000u) >> 16);
 }
 
 static void *open_symbols(const char *library, const char *const *names, void **symbols, int n) {
@@ -242,10 +276,8 @@ static MothStatus decode_with_spng(void *ctx, const uint8_t *bytes, size_t n, in
     moth_tensor_release(*out);
     return moth_fail(MOTH_ERR_VALUE, "png: %s", spng.f.error(error));
   }
-  for (size_t i = 0; i < pixels && convert; i++) /* ITU-R 601, as others do */
-    to[i] = (uint8_t)((19595u * rgb[3 * i] + 38470u * rgb[3 * i + 1] + 7471u * rgb[3 * i + 2] +
-                       0x8000u) >>
-                      16);
+  for (size_t i = 0; i < pixels && convert; i++)
+    to[i] = grey_of(rgb + 3 * i);
   free(rgb);
   return MOTH_OK;
 }
@@ -264,6 +296,66 @@ static MothStatus decode_png(const uint8_t *bytes, size_t n, int channels, MothT
   return s;
 }
 
+/* --- WebP ----------------------------------------------------------------------------------------
+ * What is needed of webp/decode.h. */
+
+typedef struct WebPFeatures {
+  int width, height, has_alpha, has_animation, format;
+  uint32_t pad[5];
+} WebPFeatures;
+
+enum { WEBP_ABI = 0x0200 };
+
+static union {
+  void *symbols[3];
+  struct {
+    int (*features)(const uint8_t *, size_t, WebPFeatures *, int abi);
+    uint8_t *(*rgb)(const uint8_t *, size_t, uint8_t *, size_t, int stride);
+    uint8_t *(*rgba)(const uint8_t *, size_t, uint8_t *, size_t, int stride);
+  } f;
+} webp;
+static bool has_webp;
+
+static void open_webp(void) {
+  static const char *const names[] = {"WebPGetFeaturesInternal", "WebPDecodeRGBInto",
+                                      "WebPDecodeRGBAInto"};
+  has_webp = open_symbols("libwebp.so.7", names, webp.symbols, 3) != NULL;
+}
+
+static MothStatus decode_webp(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_webp);
+  if (!has_webp)
+    return moth_fail(MOTH_ERR_IO, "webp: libwebp.so.7 is not on this machine; HINT: install "
+                                  "libwebp7 (Debian), or run make deps");
+  WebPFeatures head;
+  if (webp.f.features(bytes, n, &head, WEBP_ABI) != 0)
+    return moth_fail(MOTH_ERR_VALUE, "webp: the head of the file is damaged");
+  if (head.has_animation)
+    return moth_fail(MOTH_ERR_VALUE, "webp: an animation, of which no single image is read");
+  if (channels == 0)
+    channels = head.has_alpha ? 4 : 3;
+  MOTH_TRY(new_image(head.height, head.width, channels, MOTH_UINT8, out));
+  size_t pixels = (size_t)head.height * (size_t)head.width;
+  uint8_t *to = (uint8_t *)(*out)->data, *rgb = channels == 1 ? malloc(3 * pixels) : to;
+  if (!rgb) {
+    moth_tensor_release(*out);
+    return moth_no_memory(3 * pixels);
+  }
+  int step = channels == 4 ? 4 : 3;
+  bool ok = (channels == 4 ? webp.f.rgba : webp.f.rgb)(bytes, n, rgb, pixels * (size_t)step,
+                                                       head.width * step) != NULL;
+  if (channels == 1) {
+    for (size_t i = 0; i < pixels && ok; i++)
+      to[i] = grey_of(rgb + 3 * i);
+    free(rgb);
+  }
+  if (ok)
+    return MOTH_OK;
+  moth_tensor_release(*out);
+  return moth_fail(MOTH_ERR_VALUE, "webp: the file is damaged, or ends early");
+}
+
 MothStatus moth_image_decode(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
   if (channels < 0 || channels == 2 || channels > 4)
     return moth_fail(MOTH_ERR_VALUE, "image: channels are 1, 3, 4, or 0: as in the file; got %d",
@@ -273,7 +365,16 @@ MothStatus moth_image_decode(const uint8_t *bytes, size_t n, int channels, MothT
     return decode_jpeg(bytes, n, channels, out);
   case MOTH_IMAGE_PNG:
     return decode_png(bytes, n, channels, out);
-  default:
-    return moth_fail(MOTH_ERR_VALUE, "image: neither JPEG nor PNG (%zu bytes)", n);
+  case MOTH_IMAGE_WEBP:
+    return decode_webp(bytes, n, channels, out);
+  case MOTH_IMAGE_NONE:
+    break;
   }
+  const char *other = other_kind(bytes, n);
+  if (other)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "image: this is %s, which moth does not read; HINT: convert it "
+                     "to PNG, JPEG or WebP",
+                     other);
+  return moth_fail(MOTH_ERR_VALUE, "image: neither JPEG, PNG nor WebP (%zu bytes)", n);
 }

@@ -1,12 +1,17 @@
-/* JPEG and PNG images, decoded by the system's TurboJPEG (libturbojpeg.so.0) and libspng (libspng.so.0), which are opened
- * when first needed. */
+/* JPEG, PNG and WebP images, decoded by the system's TurboJPEG (libturbojpeg.so.0), libspng (libspng.so.0) and libwebp
+ * (libwebp.so.7), which are opened when first needed. */
 #ifndef MOTH_IO_IMAGE_H
 #define MOTH_IO_IMAGE_H
 #include <stddef.h>
 
 #include "moth.h"
 
-typedef enum MothImageKind { MOTH_IMAGE_NONE, MOTH_IMAGE_JPEG, MOTH_IMAGE_PNG } MothImageKind;
+typedef enum MothImageKind {
+  MOTH_IMAGE_NONE,
+  MOTH_IMAGE_JPEG,
+  MOTH_IMAGE_PNG,
+  MOTH_IMAGE_WEBP
+} MothImageKind;
 
 /* What the first bytes say. Cannot fail. */
 MOTH_API MothImageKind moth_image_kind(const uint8_t *bytes, size_t n);

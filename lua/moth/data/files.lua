@@ -273,7 +273,8 @@ end
 
 -- ---- images ------------------------------------------------------------------------------------------
 
---- The pixels of a JPEG or PNG file: uint8 (H, W, C). channels: 1, 3, 4; 0: as in the file.
+--- The pixels of a JPEG, PNG or WebP file: uint8 (H, W, C), uint16 of a PNG of 16 bits. channels: 1, 3, 4; 0: as in the
+-- file.
 M.read_image = signature("data.read_image(path path, size channels=0)",
   function(path, channels) return B.media.read_image(path, channels) end)
 --- The same of a string with the bytes of a file.

@@ -101,7 +101,7 @@ local decoders = {
     return t:view(back):permute(unpack(order)):contiguous()
   end,
 }
-for _, suffix in ipairs({ "jpg", "jpeg", "png" }) do
+for _, suffix in ipairs({ "jpg", "jpeg", "png", "webp" }) do
   decoders[suffix] = function(text, _, channels) return B.media.decode_image(text, channels) end
 end
 

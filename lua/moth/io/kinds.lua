@@ -4,7 +4,7 @@ local M = {}
 
 -- Names of what begins with these bytes (at a place, from 1), and what to do with it.
 local images = "moth.data.read_image(path) reads its pixels"
-local other_image = "convert it to PNG or JPEG, which moth.data.read_image reads"
+local other_image = "convert it to PNG, JPEG or WebP, which moth.data.read_image reads"
 local by_python = "moth has no reader of it; in Python, save its arrays with numpy.savez, which moth.load reads"
 local tables = "moth has no reader of it; in Python, pandas writes it as CSV (moth.data.CSV), numpy.save an array of it"
 local packed = "unpack it"
@@ -16,7 +16,7 @@ local magics = {
   { "\255\216\255", "a JPEG image", images }, { "\137PNG\r\n\26\n", "a PNG image", images },
   { "GIF8", "a GIF image", other_image }, { "BM....%z%z%z%z", "a BMP image", other_image },
   { "II%*%z", "a TIFF image", other_image }, { "MM%z%*", "a TIFF image", other_image },
-  { "RIFF....WEBP", "a WebP image", other_image },
+  { "RIFF....WEBP", "a WebP image", images },
   { "RIFF....WAVE", "sound (WAV)", "moth reads no sound; in Python, save its samples with numpy.save" },
   { "fLaC", "sound (FLAC)", "moth reads no sound; in Python, save its samples with numpy.save" },
   { "%z%z[\8\9\11-\14][\1-\8]", "an IDX file, as MNIST's", "moth.datasets.IDX(images, labels) reads a pair of them" },

@@ -16,6 +16,7 @@ local libraries = {
   { "oneDNN", "libdnnl.so.2", "large float32 and bfloat16 products", "libdnnl2" },
   { "turbojpeg", "libturbojpeg.so.0", "JPEG images", "libturbojpeg0" },
   { "spng", "libspng.so.0", "PNG images", "libspng0" },
+  { "webp", "libwebp.so.7", "WebP images", "libwebp7" },
   { "archive", "libarchive.so.13", "WebDataset's tar files", "libarchive13" },
   { "zlib", "libz.so.1", "compressed files", "zlib1g" },
   { "onig", "libonig.so.5", "regular expressions of tokenizers that are not known", "libonig5" },
