@@ -316,16 +316,10 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   if (!inner || c->freed)
     return MOTH_OK;
   MOTH_TRY(check_replayable(a, c));
-  MothModes *was = calloc(1, sizeof *was);
-  MothSegment *segment = moth_segment_here();
-  bool running = segment && segment->running;
+  MothClean *clean = moth_clean_begin();
   Again r = {0};
-  if (!was)
-    return moth_no_memory(sizeof *was);
-  moth_modes_save(was);
-  moth_modes_reset();
-  if (segment)
-    segment->running = true;
+  if (!clean)
+    return moth_no_memory(0);
   uint64_t seq = moth_seq_at(c->first);
   MothStatus status = run_again(n, true, &r);
   moth_seq_at(seq);
@@ -333,11 +327,7 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
     status = lead_to(n, a, &r);
   if (status == MOTH_OK)
     status = moth_set_history(t, to->node, to->nr);
-  if (segment)
-    segment->running = running;
-  moth_modes_load(was);
-  moth_modes_forget(was);
-  free(was);
+  moth_clean_end(clean);
   free_again(a, &r);
   return status;
 }

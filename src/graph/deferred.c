@@ -165,9 +165,7 @@ bool moth_end_classify(const MothSegment *s, MothTraceEnd *end) {
 static void each_written(const MothRecord *r, bool *marks, const uint32_t *classes) {
   const uint32_t *number = r->numbers;
   for (int i = 0; i < r->op->nargs; i++) {
-    MothValue v = r->args[i].value;
-    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
-    for (uint32_t k = 0; k < n; k++, number++)
+    for (uint32_t k = 0; k < moth_ntensors(r->args[i].value); k++, number++)
       if (r->op->args[i].mutated)
         marks[classes[*number]] = true;
   }
@@ -248,8 +246,7 @@ static MothStatus run_needed(Deferred *d, uint32_t number, const Needs *n, MothT
   if (!values || !scratch) {
     free(values);
     free(scratch);
-    return moth_no_memory((size_t)d->nvalues * sizeof *values +
-                          sizeof(MothTensor *) * ((size_t)d->nscratch + 1));
+    return moth_no_memory(0);
   }
   for (uint32_t i = 0; i < d->nvalues; i++) {
     values[i] = d->inputs[i];

@@ -282,21 +282,12 @@ MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, boo
   Divide d = {.joint = j};
   MothStatus status = MOTH_OK;
   *out = (MothJointParts){0};
-  for (MothGraphNode *n = j->graph->first; n; n = n->next) {
-    n->slot = d.nvalues;
-    d.nvalues += n->nresults;
-    d.nrefs = n->nrefs > d.nrefs ? n->nrefs : d.nrefs;
-  }
+  moth_graph_slots(j->graph, &d.nvalues, &d.nrefs);
   d.map = calloc((size_t)d.nvalues + 1, sizeof *d.map);
   d.refs = calloc((size_t)d.nrefs + 1, sizeof *d.refs);
   d.wanted = calloc((size_t)d.nvalues + 1, sizeof *d.wanted);
   d.kept = calloc((size_t)d.nvalues + 1, sizeof *d.kept);
-  status = d.map && d.refs && d.wanted && d.kept
-               ? MOTH_OK
-               : moth_no_memory(((size_t)d.nvalues + 1) * sizeof *d.map +
-                                ((size_t)d.nrefs + 1) * sizeof *d.refs +
-                                ((size_t)d.nvalues + 1) * sizeof *d.wanted +
-                                ((size_t)d.nvalues + 1) * sizeof *d.kept);
+  status = d.map && d.refs && d.wanted && d.kept ? MOTH_OK : moth_no_memory(0);
   if (status == MOTH_OK)
     status = choose_kept(&d, kept, recompute);
   if (status == MOTH_OK)

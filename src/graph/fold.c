@@ -81,17 +81,11 @@ static void pin(MothGraph *g, bool *pinned) {
 
 /* Computes the marked calls; values: by slots. */
 static MothStatus compute(MothGraph *g, MothTensor **values, MothTensor **lists) {
-  MothModes *was = calloc(1, sizeof *was);
-  MothSegment *segment = moth_segment_here();
-  bool running = segment && segment->running;
+  MothClean *clean = moth_clean_begin();
   MothStatus status = MOTH_OK;
-  if (!was)
-    return moth_no_memory(sizeof *was);
-  moth_modes_save(was);
-  moth_modes_reset();
+  if (!clean)
+    return moth_no_memory(0);
   moth_set_grad_enabled(false);
-  if (segment)
-    segment->running = true;
   for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next) {
     MothValue results[MOTH_MAX_RESULTS];
     if (!(n->mark & HELD))
@@ -100,31 +94,17 @@ static MothStatus compute(MothGraph *g, MothTensor **values, MothTensor **lists)
     if (status == MOTH_OK)
       values[n->slot] = results[0].u.t;
   }
-  if (segment)
-    segment->running = running;
-  moth_modes_load(was);
-  moth_modes_forget(was);
-  free(was);
+  moth_clean_end(clean);
   return status;
 }
 
 /* A get_attr of t behind n, whose users get it. */
 static MothStatus hold(MothGraph *g, MothGraphNode *n, MothTensor *t) {
   char name[32];
-  MothTraceMeta meta;
+  MothGraphNode *attr;
   snprintf(name, sizeof name, "constant_%u", n->id);
-  if (!moth_meta_of(t, true, &meta))
-    return MOTH_ERR_MEMORY;
-  MothGraphNode *attr = moth_graph_add(g, n->next, MOTH_NODE_GET_ATTR, name);
-  if (!attr) {
-    free(meta.dims);
-    return moth_no_memory(0);
-  }
-  attr->nresults = 1;
+  MOTH_TRY(moth_graph_add_value(g, n->next, MOTH_NODE_GET_ATTR, name, t, &attr));
   attr->backward = n->backward;
-  attr->metas[0] = meta;
-  attr->place = strdup("");
-  moth_tensor_retain(attr->tensor = t);
   for (MothGraphNode *user = attr->next; user; user = user->next)
     for (uint32_t i = 0; i < user->nrefs; i++)
       if (user->refs[i].node == n)
@@ -142,13 +122,10 @@ static bool *varied_of(const MothGraph *program) {
 }
 
 static MothStatus fold(MothGraph *g, const bool *varied, bool *pinned, uint32_t *nheld) {
-  uint32_t nvalues = 0, nlists = 0, nids = 0;
-  for (MothGraphNode *n = g->first; n; n = n->next) {
+  uint32_t nvalues, nlists, nids = 0;
+  moth_graph_slots(g, &nvalues, &nlists);
+  for (MothGraphNode *n = g->first; n; n = n->next)
     n->mark = 0;
-    n->slot = nvalues;
-    nvalues += n->nresults;
-    nlists = n->nrefs > nlists ? n->nrefs : nlists;
-  }
   for (MothGraphNode *n = g->first; n; n = n->next)
     if (moth_node_writes(n))
       moth_node_each_written(n, make_own);
@@ -160,10 +137,7 @@ static MothStatus fold(MothGraph *g, const bool *varied, bool *pinned, uint32_t 
     return MOTH_OK;
   MothTensor **values = calloc((size_t)nvalues + nlists + 1, sizeof *values);
   MothGraphNode **held = calloc(*nheld, sizeof(MothGraphNode *));
-  MothStatus status = values && held
-                          ? MOTH_OK
-                          : moth_no_memory(((size_t)nvalues + nlists + 1) * sizeof *values +
-                                           (size_t)(*nheld) * sizeof(MothGraphNode *));
+  MothStatus status = values && held ? MOTH_OK : moth_no_memory(0);
   for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
     if (n->mark & HELD)
       held[nids++] = n;

@@ -311,11 +311,7 @@ static MothStatus written(MothFunctional *f, MothTensor *t, MothGraphRef ref) {
 
 /* The references of a call's tensors, targets last, in f->refs. */
 static MothStatus find_refs(MothFunctional *f, const MothCall *c, bool targets, uint32_t *out) {
-  uint32_t n = 0, total = 2 * MOTH_MAX_RESULTS;
-  for (int i = 0; i < c->op->nargs; i++)
-    total += c->args[i].tag == MOTH_V_TENSOR    ? 1
-             : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n
-                                                : 0;
+  uint32_t n = 0, total = 2 * MOTH_MAX_RESULTS + moth_args_ntensors(c->op, c->args);
   if (total > f->refs_cap) {
     MothGraphRef *more = realloc(f->refs, sizeof *more * total);
     if (!more)
@@ -325,10 +321,8 @@ static MothStatus find_refs(MothFunctional *f, const MothCall *c, bool targets, 
   }
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
-    if (v.tag == MOTH_V_TENSOR)
-      MOTH_TRY(moth_functional_value(f, v.u.t, &f->refs[n++]));
-    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
-      MOTH_TRY(moth_functional_value(f, v.u.tensors[k], &f->refs[n++]));
+    for (uint32_t k = 0; k < moth_ntensors(v); k++)
+      MOTH_TRY(moth_functional_value(f, moth_tensor_at(v, k), &f->refs[n++]));
   }
   for (int i = 0; targets && i < c->op->nresults; i++)
     MOTH_TRY(moth_functional_value(f, c->target[i], &f->refs[n++]));
@@ -470,10 +464,10 @@ static MothStatus note_writer(MothFunctional *f, MothCall *c, uint32_t nrefs) {
   bool self = c->op->returns_self;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
-    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    uint32_t count = moth_ntensors(v);
     bool writes = c->op->args[i].mutated || (self && i == 0);
     for (uint32_t k = 0; k < count && writes; k++)
-      MOTH_TRY(to_be_written(f, v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k], &f->refs[at + k]));
+      MOTH_TRY(to_be_written(f, moth_tensor_at(v, k), &f->refs[at + k]));
     at += count;
   }
   if (self)
@@ -489,24 +483,16 @@ static MothStatus note_writer(MothFunctional *f, MothCall *c, uint32_t nrefs) {
   at = 0;
   for (int i = 0; i < c->op->nargs && status == MOTH_OK; i++) {
     MothValue v = c->args[i];
-    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    uint32_t count = moth_ntensors(v);
     for (uint32_t k = 0; k < count && status == MOTH_OK; k++)
       if (c->op->args[i].mutated || (self && i == 0))
-        status = written(f, v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k],
-                         self ? (MothGraphRef){n, 0} : refs[at + k]);
+        status = written(f, moth_tensor_at(v, k), self ? (MothGraphRef){n, 0} : refs[at + k]);
     at += count;
   }
   free(refs);
   if (status == MOTH_OK && !self)
     status = take_results(f, c, n);
   return status;
-}
-
-static bool writes(const MothCall *c) {
-  bool any = c->op->returns_self;
-  for (int i = 0; i < c->op->nargs; i++)
-    any = any || c->op->args[i].mutated;
-  return any;
 }
 
 static MothStatus note(MothFunctional *f, MothCall *c) {
@@ -529,7 +515,7 @@ static MothStatus note(MothFunctional *f, MothCall *c) {
     MOTH_TRY(note_filling(f, c, &done));
   if (done)
     return MOTH_OK;
-  if (writes(c))
+  if (moth_op_writes(c->op))
     return note_writer(f, c, nrefs);
   if (!c->op->shape && !c->op->fake && !c->op->composite)
     return moth_fail(MOTH_ERR_STATE, "%s: sizes of its result depend on elements", c->op->name);

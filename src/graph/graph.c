@@ -43,18 +43,6 @@ MothGraphNode *moth_graph_add(MothGraph *g, MothGraphNode *before, MothNodeKind 
   return n;
 }
 
-static void unlink_node(MothGraph *g, MothGraphNode *n) {
-  if (n->prev)
-    n->prev->next = n->next;
-  else
-    g->first = n->next;
-  if (n->next)
-    n->next->prev = n->prev;
-  else
-    g->last = n->prev;
-  g->nnodes--;
-}
-
 void moth_graph_release(MothGraph *g) {
   if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
     return;
@@ -131,14 +119,15 @@ MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVariant varia
   return ok ? MOTH_OK : moth_no_memory(0);
 }
 
-MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *name,
-                                MothGraphNode **out) {
-  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_PLACEHOLDER, name);
+MothStatus moth_graph_add_value(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
+                                const char *name, MothTensor *t, MothGraphNode **out) {
+  MothGraphNode *n = *out = moth_graph_add(g, before, kind, name);
   if (!n)
     return moth_no_memory(0);
   n->nresults = 1;
   n->place = strdup("");
-  *out = n;
+  if (kind == MOTH_NODE_GET_ATTR)
+    moth_tensor_retain(n->tensor = t);
   return moth_meta_of(t, true, &n->metas[0]) ? MOTH_OK : MOTH_ERR_MEMORY;
 }
 
@@ -185,7 +174,15 @@ bool moth_graph_set_numbers(MothGraph *g, uint32_t n) {
 }
 
 void moth_graph_remove(MothGraph *g, MothGraphNode *n) {
-  unlink_node(g, n);
+  if (n->prev)
+    n->prev->next = n->next;
+  else
+    g->first = n->next;
+  if (n->next)
+    n->next->prev = n->prev;
+  else
+    g->last = n->prev;
+  g->nnodes--;
   free_node(n);
 }
 
@@ -195,49 +192,30 @@ static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t n
                               MothGraphRef *ref) {
   char name[32];
   snprintf(name, sizeof name, held ? "attr_%u" : "x%u", number);
-  MothGraphNode *n =
-      moth_graph_add(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name);
-  if (!n)
-    return moth_no_memory(0);
-  n->nresults = 1;
-  n->place = strdup("");
-  if (held) {
-    moth_tensor_retain(t);
-    n->tensor = t;
-  }
-  *ref = (MothGraphRef){n, 0};
-  return moth_meta_of(t, true, &n->metas[0]) ? MOTH_OK : MOTH_ERR_MEMORY;
+  ref->result = 0;
+  return moth_graph_add_value(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name, t,
+                              &ref->node);
 }
 
-static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
-                             MothGraphRef *values) {
-  const MothOp *op = r->op;
-  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_CALL, op->name);
-  if (!n)
-    return moth_no_memory(0);
-  n->op = op;
-  n->variant = r->variant;
-  n->modes = r->modes;
-  n->nresults = op->nresults;
-  n->nrefs = r->nnumbers;
-  n->args = calloc((size_t)op->nargs + 1, sizeof *n->args);
-  n->refs = calloc((size_t)r->nnumbers + 1, sizeof *n->refs);
-  n->place = strdup(r->place ? r->place : "");
-  bool ok = n->args && n->refs && n->place;
-  for (int i = 0; i < op->nargs && ok; i++) {
-    ok = copy_arg(&n->args[i], &r->args[i].value);
+static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers, MothGraphRef *values,
+                             MothGraphRef *refs) {
+  MothValue args[MOTH_MAX_ARGS];
+  MothGraphNode *n;
+  for (uint32_t i = 0; i < r->nnumbers; i++)
+    refs[i] = values[r->numbers[i]];
+  for (int i = 0; i < r->op->nargs; i++)
+    args[i] = r->args[i].value;
+  MOTH_TRY(moth_graph_add_call(g, r->op, (MothVariant)r->variant, args, refs, r->nnumbers, r->metas,
+                               &r->modes, r->place, &n));
+  for (int i = 0; i < r->op->nargs; i++) {
     if (numbers && moth_arg_varies(r, i, g->dynamic))
       n->args[i].number = ++g->nnumbers;
     n->args[i].free = r->args[i].free;
     n->args[i].varied = r->args[i].varied;
   }
-  for (uint32_t i = 0; i < r->nnumbers && ok; i++)
-    n->refs[i] = values[r->numbers[i]];
-  for (int i = 0; i < op->nresults && ok; i++) {
-    ok = copy_meta(&n->metas[i], &r->metas[i]);
+  for (int i = 0; i < r->op->nresults; i++)
     values[r->result[i]] = (MothGraphRef){n, (uint8_t)i};
-  }
-  return ok ? MOTH_OK : moth_no_memory(0);
+  return MOTH_OK;
 }
 
 /* The value that t is: what the segment knows, or an input (the first nodes), else a get_attr. */
@@ -260,7 +238,7 @@ static MothStatus find_value(MothGraph *g, const MothSegment *s, MothGraphRef *v
 static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values,
                         MothTensor *const *outputs, uint32_t noutputs, MothTensor *const *inputs,
                         int ninputs) {
-  uint32_t nheld = 0, nx = 0;
+  uint32_t nheld = 0, nx = 0, most = noutputs;
   for (int i = 0; i < ninputs; i++) {
     MothGraphRef ref;
     MOTH_TRY(add_outside(g, inputs[i], false, ++nx, &ref));
@@ -270,43 +248,34 @@ static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values
   }
   for (uint32_t k = 0; k < s->nrecords; k++) {
     const MothRecord *r = s->records[k];
+    most = r->nnumbers > most ? r->nnumbers : most;
     for (uint32_t i = r->first; i < r->first + r->nnew; i++)
       if (!values[i].node)
         MOTH_TRY(
             add_outside(g, s->values[i], ninputs >= 0, ninputs >= 0 ? ++nheld : ++nx, &values[i]));
   }
-  for (uint32_t k = 0; k < s->nrecords; k++)
-    MOTH_TRY(add_record(g, s->records[k], s->recorder && s->recorder->trace->host, values));
-  g->pinned = calloc((size_t)g->nnumbers + 1, sizeof *g->pinned);
-  if (!g->pinned)
-    return moth_no_memory(((size_t)g->nnumbers + 1) * sizeof *g->pinned);
-  MothGraphRef *refs = calloc((size_t)noutputs + 1, sizeof *refs);
-  MothStatus status = refs ? MOTH_OK : moth_no_memory(((size_t)noutputs + 1) * sizeof *refs);
+  MothGraphRef *refs = calloc((size_t)most + 1, sizeof *refs);
+  MothStatus status = refs ? MOTH_OK : moth_no_memory(0);
+  for (uint32_t k = 0; k < s->nrecords && status == MOTH_OK; k++)
+    status = add_record(g, s->records[k], s->recorder && s->recorder->trace->host, values, refs);
+  if (status == MOTH_OK && !moth_graph_set_numbers(g, g->nnumbers))
+    status = moth_no_memory(0);
   for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
     status = find_value(g, s, values, outputs[i], inputs, ninputs, &refs[i]);
-  MothGraphNode *n = status == MOTH_OK ? moth_graph_add(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
-  if (!n) {
-    free(refs);
-    return status == MOTH_OK ? moth_no_memory(0) : status;
-  }
-  n->refs = refs;
-  n->nrefs = noutputs;
-  n->place = strdup("");
-  return MOTH_OK;
+  if (status == MOTH_OK)
+    status = moth_graph_add_output(g, refs, noutputs);
+  free(refs);
+  return status;
 }
 
 MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *outputs,
                                  uint32_t noutputs, MothTensor *const *inputs, int ninputs,
                                  MothGraph **out) {
-  MothGraph *g = calloc(1, sizeof *g);
+  MothGraph *g = moth_graph_new(s->recorder ? s->recorder->trace->name : "");
   MothGraphRef *values = calloc((size_t)s->nvalues + 1, sizeof *values);
-  MothStatus status =
-      g && values ? MOTH_OK : moth_no_memory(sizeof *g + ((size_t)s->nvalues + 1) * sizeof *values);
-  if (g) {
-    g->refs = 1;
-    g->name = strdup(s->recorder ? s->recorder->trace->name : "");
+  MothStatus status = g && values ? MOTH_OK : moth_no_memory(0);
+  if (g)
     g->dynamic = s->recorder && s->recorder->trace->host && s->recorder->trace->dynamic;
-  }
   if (status == MOTH_OK)
     status = build(g, s, values, outputs, noutputs, inputs, ninputs);
   free(values);
@@ -329,11 +298,7 @@ MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall
                              MothTensor *const *tensors, const MothGraphRef *refs, uint32_t n,
                              MothGraphNode **out) {
   const MothOp *op = c->op;
-  uint32_t total = c->target ? op->nresults : 0;
-  for (int i = 0; i < op->nargs; i++)
-    total += c->args[i].tag == MOTH_V_TENSOR    ? 1
-             : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n
-                                                : 0;
+  uint32_t total = moth_args_ntensors(op, c->args) + (c->target ? op->nresults : 0);
   MothGraphNode *node = moth_graph_add(g, before, MOTH_NODE_CALL, op->name);
   if (!node)
     return moth_no_memory(0);
@@ -343,22 +308,16 @@ MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall
   node->args = calloc((size_t)op->nargs + 1, sizeof *node->args);
   node->refs = calloc((size_t)total + 1, sizeof *node->refs);
   node->place = strdup("");
-  node->modes.dtype = (uint8_t)moth_default_dtype();
-  node->modes.include =
-      moth_thread.include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_FAKE);
-  node->modes.exclude = moth_thread.exclude;
-  node->modes.no_grad = moth_thread.no_grad;
-  memcpy(node->modes.autocast, moth_thread.autocast, sizeof node->modes.autocast);
+  moth_trace_modes(&node->modes);
+  node->modes.include &= ~(uint32_t)MOTH_KEY_FAKE;
   bool ok = node->args && node->refs;
   for (int i = 0; i < op->nargs + (c->target ? op->nresults : 0) && ok; i++) {
     MothValue v = i < op->nargs ? c->args[i] : moth_v_tensor(c->target[i - op->nargs]);
     if (i < op->nargs)
       ok = copy_arg(&node->args[i], &v);
-    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
-    for (uint32_t k = 0; k < count && ok; k++) {
-      MothTensor *t = v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
+    for (uint32_t k = 0; k < moth_ntensors(v) && ok; k++) {
       uint32_t at = 0;
-      while (at < n && tensors[at] != t)
+      while (at < n && tensors[at] != moth_tensor_at(v, k))
         at++;
       if (at < n)
         node->refs[node->nrefs++] = refs[at];
@@ -369,8 +328,7 @@ MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall
   for (int i = 0; i < op->nresults && ok; i++)
     ok = moth_meta_of(c->results[i].u.t, false, &node->metas[i]);
   if (!ok) {
-    unlink_node(g, node);
-    free_node(node);
+    moth_graph_remove(g, node);
     return moth_fail(MOTH_ERR_VALUE,
                      "[%s] a call in a graph takes nodes of the graph, no other tensors", op->name);
   }
@@ -396,8 +354,7 @@ MothStatus moth_graph_erase(MothGraph *g, MothGraphNode *n) {
     return moth_fail(MOTH_ERR_STATE,
                      "%s cannot be erased: %u nodes use it; replace_all_uses_with() first", n->name,
                      uses);
-  unlink_node(g, n);
-  free_node(n);
+  moth_graph_remove(g, n);
   return MOTH_OK;
 }
 
@@ -445,8 +402,7 @@ uint32_t moth_graph_eliminate(MothGraph *g) {
                   !n->op->returns_self && n->op->drops && !n->op->draws);
     if (!plain || moth_graph_uses(g, n))
       continue;
-    unlink_node(g, n);
-    free_node(n);
+    moth_graph_remove(g, n);
     removed++;
   }
   return removed;
@@ -481,26 +437,26 @@ static MothStatus check_input(const MothGraphNode *n, const MothTensor *t) {
       moth_dtype_name((MothDType)m->dtype), m->ndim, moth_tensor_format(t, buf, sizeof buf));
 }
 
+void moth_graph_slots(const MothGraph *g, uint32_t *nvalues, uint32_t *nrefs) {
+  *nvalues = *nrefs = 0;
+  for (MothGraphNode *n = g->first; n; n = n->next) {
+    n->slot = *nvalues;
+    *nvalues += n->nresults;
+    *nrefs = n->nrefs > *nrefs ? n->nrefs : *nrefs;
+  }
+}
+
 MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers, MothTensor **values,
                            MothTensor **lists, MothValue *results) {
-  MothTensor *target[MOTH_MAX_RESULTS];
   MothValue args[MOTH_MAX_ARGS];
   MothThread *t = &moth_thread;
-  const MothGraphRef *ref = n->refs;
+  for (uint32_t i = 0; i < n->nrefs; i++)
+    lists[i] = values[n->refs[i].node->slot + n->refs[i].result];
   for (int i = 0; i < n->op->nargs; i++) {
     uint32_t number = n->args[i].number;
     args[i] = number && numbers ? numbers[number - 1] : n->args[i].value;
-    if (args[i].tag == MOTH_V_TENSOR) {
-      args[i].u.t = values[ref->node->slot + ref->result];
-      ref++;
-    } else if (args[i].tag == MOTH_V_TENSORS) {
-      args[i].u.tensors = lists;
-      for (uint32_t k = 0; k < args[i].n; k++, ref++)
-        *lists++ = values[ref->node->slot + ref->result];
-    }
   }
-  for (int i = 0; n->variant != MOTH_FUNCTIONAL && i < n->op->nresults; i++, ref++)
-    target[i] = values[ref->node->slot + ref->result];
+  MothTensor **target = moth_args_fill(n->op, args, lists);
   MothCall c = {.op = n->op,
                 .args = args,
                 .results = results,
@@ -524,20 +480,13 @@ MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers, Mot
 MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,
                           const MothValue *numbers, MothTensor **outputs) {
   MOTH_TRY(moth_graph_check(g));
-  uint32_t nvalues = 0, nrefs = 0, at = 0, want = moth_graph_count(g, MOTH_NODE_PLACEHOLDER);
+  uint32_t nvalues, nrefs, at = 0, want = moth_graph_count(g, MOTH_NODE_PLACEHOLDER);
   if (ninputs != want)
     return moth_fail(MOTH_ERR_VALUE, "the graph has %u inputs, got %u", want, ninputs);
-  for (MothGraphNode *n = g->first; n; n = n->next) {
-    n->slot = nvalues;
-    nvalues += n->nresults;
-    nrefs = n->nrefs > nrefs ? n->nrefs : nrefs;
-  }
+  moth_graph_slots(g, &nvalues, &nrefs);
   MothTensor **values = calloc((size_t)nvalues + nrefs + 2, sizeof(MothTensor *));
   MothGraphNode **last = calloc((size_t)nvalues + 1, sizeof *last);
-  MothStatus status = values && last
-                          ? MOTH_OK
-                          : moth_no_memory(((size_t)nvalues + nrefs + 2) * sizeof(MothTensor *) +
-                                           ((size_t)nvalues + 1) * sizeof *last);
+  MothStatus status = values && last ? MOTH_OK : moth_no_memory(0);
   for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
     for (uint32_t i = 0; i < n->nrefs; i++)
       last[n->refs[i].node->slot + n->refs[i].result] = n;

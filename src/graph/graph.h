@@ -67,9 +67,9 @@ MOTH_API MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVari
                                         uint32_t nrefs, const MothTraceMeta *metas,
                                         const MothTraceModes *modes, const char *place,
                                         MothGraphNode **out);
-/* An input at the end, as t (a fake). */
-MOTH_API MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *name,
-                                         MothGraphNode **out);
+/* An input, or a tensor that the graph holds, like t, in front of `before` (NULL: at the end). */
+MOTH_API MothStatus moth_graph_add_value(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
+                                         const char *name, MothTensor *t, MothGraphNode **out);
 /* The output node. */
 MOTH_API MothStatus moth_graph_add_output(MothGraph *g, const MothGraphRef *refs, uint32_t n);
 /* A copy of a node of another graph at the end of g; refs are those of n in g. */
@@ -79,6 +79,8 @@ MOTH_API MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n,
 MOTH_API bool moth_graph_set_numbers(MothGraph *g, uint32_t n);
 /* Frees a node that nobody uses, of any kind. */
 MOTH_API void moth_graph_remove(MothGraph *g, MothGraphNode *n);
+/* Sets the nodes' slots. nvalues: how many values there are; nrefs: the most references of one node. */
+void moth_graph_slots(const MothGraph *g, uint32_t *nvalues, uint32_t *nrefs);
 /* Runs one call: values[slot of a node + result] are its tensors, `lists` has room for as many as it has references;
  * numbers as in moth_graph_run. */
 MOTH_API MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers,

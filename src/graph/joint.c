@@ -82,7 +82,7 @@ static MothStatus make_input(Trace *t, const MothJointInput *in, uint32_t i, Mot
     }
   }
   snprintf(name, sizeof name, "x%u", i + 1);
-  MOTH_TRY(moth_graph_add_input(t->joint->graph, *out, name, &n));
+  MOTH_TRY(moth_graph_add_value(t->joint->graph, NULL, MOTH_NODE_PLACEHOLDER, name, *out, &n));
   MOTH_TRY(moth_functional_input(&t->f, *out, (int32_t)i, (MothGraphRef){n, 0}));
   moth_functional_store(&t->f, *out)->derivable = in->requires_grad;
   return MOTH_OK;
@@ -230,9 +230,7 @@ static MothStatus describe_outputs(Trace *t) {
   j->roots = calloc((size_t)n + 1, sizeof *j->roots);
   j->written = calloc((size_t)j->ninputs + 1, sizeof *j->written);
   if (!stores || !j->outputs || !j->roots || !j->written) {
-    status = moth_no_memory(
-        ((size_t)n + 1) * sizeof *stores + ((size_t)n + 1) * sizeof *j->outputs +
-        ((size_t)n + 1) * sizeof *j->roots + ((size_t)j->ninputs + 1) * sizeof *j->written);
+    status = moth_no_memory(0);
     goto done;
   }
   for (uint32_t i = 0; i < n; i++) {
@@ -324,20 +322,10 @@ static MothStatus make_gradient(const MothTensor *output, MothTensor *grad, Moth
 static MothStatus add_gradient(Trace *t, MothTensor *grad, uint32_t nr, MothGraphNode **behind) {
   MothGraph *g = t->joint->graph;
   MothGraphNode *n, *before = *behind ? (*behind)->next : g->first;
-  MothTraceMeta meta;
   char name[32];
   snprintf(name, sizeof name, "grad%u", nr + 1);
-  if (!moth_meta_of(grad, true, &meta))
-    return MOTH_ERR_MEMORY;
-  n = moth_graph_add(g, before, MOTH_NODE_PLACEHOLDER, name);
-  if (!n) {
-    free(meta.dims);
-    return moth_no_memory(0);
-  }
-  n->nresults = 1;
+  MOTH_TRY(moth_graph_add_value(g, before, MOTH_NODE_PLACEHOLDER, name, grad, &n));
   n->backward = true;
-  n->metas[0] = meta;
-  n->place = strdup("");
   *behind = n;
   return moth_functional_input(&t->f, grad, -1, (MothGraphRef){n, 0});
 }
@@ -435,11 +423,7 @@ static MothStatus trace(Trace *t, const MothJointInput *inputs, MothTensor *cons
   p->asked = calloc((size_t)t->nuses + 1, sizeof *p->asked);
   if (!j->given || !j->gradient || !j->edges || !p->roots || !p->grads || !p->inputs || !p->out ||
       !p->asked)
-    return moth_no_memory(
-        ((size_t)n + 1) * sizeof *j->given + ((size_t)t->nuses + 1) * sizeof *j->gradient +
-        ((size_t)t->nuses + 1) * sizeof *j->edges + ((size_t)n + 1) * sizeof *p->roots +
-        ((size_t)n + 1) * sizeof *p->grads + ((size_t)t->nuses + 1) * sizeof *p->inputs +
-        ((size_t)t->nuses + 1) * sizeof *p->out + ((size_t)t->nuses + 1) * sizeof *p->asked);
+    return moth_no_memory(0);
   j->nedges = t->nuses;
   for (uint32_t i = 0; i < t->nuses;
        i++) { /* the last call's first, each in the order of its arguments */
@@ -456,18 +440,12 @@ static MothStatus trace(Trace *t, const MothJointInput *inputs, MothTensor *cons
 /* Nothing that the program or its observers have set is in force while `fn` runs, and all that is made is fake. */
 static MothStatus trace_apart(Trace *t, const MothJointInput *inputs, MothTensor *const *grads,
                               bool derive, Pass *p) {
-  MothModes *was = calloc(1, sizeof *was);
+  MothClean *clean = moth_clean_begin();
   MothPasses passes = {0};
-  MothSegment *segment = moth_segment_here();
-  bool running = segment && segment->running;
-  if (!was)
-    return moth_no_memory(sizeof *was);
-  moth_modes_save(was);
-  t->outside = &was->thread;
-  moth_modes_reset();
+  if (!clean)
+    return moth_no_memory(0);
+  t->outside = &clean->was.thread;
   moth_swap_passes(&passes);
-  if (segment)
-    segment->running = true; /* calls are not noted */
   MothInterceptor mine = {moth_functional_note, &t->f, false, NULL, false};
   MothStatus status = moth_intercept_push(false, mine);
   if (status == MOTH_OK) {
@@ -476,33 +454,19 @@ static MothStatus trace_apart(Trace *t, const MothJointInput *inputs, MothTensor
     moth_thread.include &= ~(uint32_t)MOTH_KEY_FAKE;
     moth_intercept_pop(false, mine);
   }
-  if (segment)
-    segment->running = running;
   moth_swap_passes(&passes);
-  moth_modes_load(was);
-  moth_modes_forget(was);
-  free(was);
+  moth_clean_end(clean);
   return status;
 }
 
 static MothStatus make_lists(Trace *t) {
   MOTH_TRY(moth_graph_check(t->program));
-  for (MothGraphNode *n = t->program->first; n; n = n->next) {
-    n->slot = t->nvalues;
-    t->nvalues += n->nresults;
-    t->nlists = n->nrefs > t->nlists ? n->nrefs : t->nlists;
-  }
+  moth_graph_slots(t->program, &t->nvalues, &t->nlists);
   t->values = calloc((size_t)t->nvalues + 2 * (size_t)t->nlists + 2, sizeof(MothTensor *));
   t->inputs = calloc((size_t)t->ninputs + 1, sizeof(MothTensor *));
   t->places = calloc((size_t)t->nlists + 1, sizeof *t->places);
   t->refs = calloc((size_t)t->nlists + 1, sizeof *t->refs);
-  return t->values && t->inputs && t->places && t->refs
-             ? MOTH_OK
-             : moth_no_memory(((size_t)t->nvalues + 2 * (size_t)t->nlists + 2) *
-                                  sizeof(MothTensor *) +
-                              ((size_t)t->ninputs + 1) * sizeof(MothTensor *) +
-                              ((size_t)t->nlists + 1) * sizeof *t->places +
-                              ((size_t)t->nlists + 1) * sizeof *t->refs);
+  return t->values && t->inputs && t->places && t->refs ? MOTH_OK : moth_no_memory(0);
 }
 
 static void free_lists(Trace *t) {

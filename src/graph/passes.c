@@ -8,18 +8,13 @@
 bool moth_node_writes(const MothGraphNode *n) {
   if (n->kind != MOTH_NODE_CALL)
     return false;
-  bool any = n->variant != MOTH_FUNCTIONAL || n->op->returns_self;
-  for (int i = 0; i < n->op->nargs; i++)
-    any = any || n->op->args[i].mutated;
-  return any;
+  return n->variant != MOTH_FUNCTIONAL || moth_op_writes(n->op);
 }
 
 void moth_node_each_written(const MothGraphNode *n, void (*fn)(MothGraphRef ref)) {
   const MothGraphRef *ref = n->refs;
   for (int i = 0; i < n->op->nargs; i++) {
-    MothValue v = n->args[i].value;
-    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
-    for (uint32_t k = 0; k < count; k++, ref++)
+    for (uint32_t k = 0; k < moth_ntensors(n->args[i].value); k++, ref++)
       if (n->op->args[i].mutated || (i == 0 && n->op->returns_self))
         fn(*ref);
   }
@@ -327,56 +322,28 @@ static MothStatus verify_call(const MothGraphNode *n, MothTensor **values, MothT
   return status;
 }
 
-static MothStatus fake_of_meta(const MothTraceMeta *m, MothTensor **out) {
-  MOTH_TRY(moth_tensor_new_fake(m->ndim, m->dims, (MothDType)m->dtype, m->device, out));
-  memcpy((*out)->stride, m->dims + m->ndim, sizeof(int64_t) * m->ndim);
-  (*out)->contiguous = m->contiguous;
-  int64_t extent = 1;
-  for (int i = 0; i < m->ndim; i++)
-    extent += (m->dims[i] - 1) * m->dims[m->ndim + i];
-  if (m->numel)
-    (*out)->storage->nbytes = (size_t)(extent * moth_itemsize(*out));
-  return MOTH_OK;
-}
-
 MothStatus moth_graph_verify(MothGraph *g) {
-  uint32_t nvalues = 0, nlists = 0;
+  uint32_t nvalues, nlists;
   MOTH_TRY(moth_graph_check(g));
-  for (MothGraphNode *n = g->first; n; n = n->next) {
-    n->slot = nvalues;
-    nvalues += n->nresults;
-    nlists = n->nrefs > nlists ? n->nrefs : nlists;
-  }
+  moth_graph_slots(g, &nvalues, &nlists);
   MothTensor **values = calloc((size_t)nvalues + nlists + 1, sizeof(MothTensor *));
-  MothModes *was = calloc(1, sizeof *was);
-  MothSegment *segment = moth_segment_here();
-  bool running = segment && segment->running;
-  MothStatus status =
-      values && was
-          ? MOTH_OK
-          : moth_no_memory(((size_t)nvalues + nlists + 1) * sizeof(MothTensor *) + sizeof *was);
-  if (status == MOTH_OK) {
-    moth_modes_save(was);
-    moth_modes_reset();
+  MothClean *clean = values ? moth_clean_begin() : NULL;
+  MothStatus status = clean ? MOTH_OK : moth_no_memory(0);
+  if (clean) {
     moth_thread.include |= MOTH_KEY_FAKE;
     moth_set_grad_enabled(false);
-    if (segment)
-      segment->running = true;
     for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
       if (n->kind == MOTH_NODE_PLACEHOLDER || n->kind == MOTH_NODE_GET_ATTR)
-        status = fake_of_meta(&n->metas[0], &values[n->slot]);
+        status = moth_meta_fake(&n->metas[0], &values[n->slot]);
       else if (n->kind == MOTH_NODE_CALL && n->op != MOTH_OP(as_strided))
         status = verify_call(n, values, values + nvalues);
       else if (n->kind == MOTH_NODE_CALL)
-        status = fake_of_meta(&n->metas[0], &values[n->slot]); /* it asks for the storage's size */
-    if (segment)
-      segment->running = running;
-    moth_modes_load(was);
-    moth_modes_forget(was);
+        status =
+            moth_meta_fake(&n->metas[0], &values[n->slot]); /* it asks for the storage's size */
+    moth_clean_end(clean);
   }
   for (uint32_t i = 0; values && i < nvalues; i++)
     moth_tensor_release(values[i]);
   free(values);
-  free(was);
   return status;
 }

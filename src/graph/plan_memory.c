@@ -23,11 +23,8 @@ static uint32_t root_of(const MothPlan *p, uint32_t id) {
 
 /* Whether results of the call have memory that nobody else has. */
 static bool makes_fresh(const MothPlanCall *c) {
-  bool fresh = c->op->memory == MOTH_MEMORY_NEW && c->variant == MOTH_FUNCTIONAL &&
-               !c->op->defined && !c->op->returns_self;
-  for (int i = 0; fresh && i < c->op->nargs; i++)
-    fresh = !c->op->args[i].mutated;
-  return fresh;
+  return c->op->memory == MOTH_MEMORY_NEW && c->variant == MOTH_FUNCTIONAL && !c->op->defined &&
+         !moth_op_writes(c->op);
 }
 
 /* Outputs and what may share memory with them are tensors of their own: from the last step to the first. */

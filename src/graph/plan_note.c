@@ -41,10 +41,7 @@ void moth_plan_free_call(MothPlanCall *c) {
 }
 
 static bool writes(const MothCall *c) {
-  bool any = c->target || c->op->returns_self || c->op->memory == MOTH_MEMORY_SELF;
-  for (int i = 0; i < c->op->nargs; i++)
-    any = any || c->op->args[i].mutated;
-  return any;
+  return c->target || c->op->memory == MOTH_MEMORY_SELF || moth_op_writes(c->op);
 }
 
 /* Whether the kernel can be called with results that the plan has made. One for floats that makes complex numbers sees
@@ -74,17 +71,14 @@ typedef struct Noting {
 static MothStatus add_refs(MothPlan *p, MothPlanCall *to, const MothCall *c) {
   uint32_t n = c->target ? c->op->nresults : 0, id;
   to->ntargets = (uint8_t)n;
-  for (int i = 0; i < c->op->nargs; i++)
-    n += c->args[i].tag == MOTH_V_TENSOR ? 1 : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n : 0;
+  n += moth_args_ntensors(c->op, c->args);
   to->refs = malloc(sizeof *to->refs * ((size_t)n + 1));
   if (!to->refs)
     return moth_no_memory(sizeof *to->refs * ((size_t)n + 1));
   for (int i = 0; i < c->op->nargs + (int)to->ntargets; i++) {
     MothValue v = i < c->op->nargs ? c->args[i] : moth_v_tensor(c->target[i - c->op->nargs]);
-    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
-    for (uint32_t k = 0; k < count; k++) {
-      MothTensor *t = v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
-      if (!find_value(p, t, &id))
+    for (uint32_t k = 0; k < moth_ntensors(v); k++) {
+      if (!find_value(p, moth_tensor_at(v, k), &id))
         return moth_fail(MOTH_ERR_STATE, "[%s] it uses a tensor that no call has made",
                          c->op->name);
       to->refs[to->nrefs++] = id;
@@ -151,23 +145,10 @@ static MothStatus note(MothCall *c, void *ctx) {
 
 /* --- the graph's nodes on fakes ------------------------------------------------------------------------------ */
 
-static MothStatus fake_of_meta(const MothTraceMeta *m, MothTensor **out) {
-  MOTH_TRY(moth_tensor_new_fake(m->ndim, m->dims, (MothDType)m->dtype, m->device, out));
-  MothTensor *t = *out;
-  int64_t reach = t->numel != 0;
-  for (int i = 0; i < m->ndim; i++) {
-    t->stride[i] = m->dims[m->ndim + i];
-    reach += t->numel ? (t->shape[i] - 1) * t->stride[i] : 0;
-  }
-  t->contiguous = m->contiguous;
-  t->storage->nbytes = (size_t)(reach * moth_itemsize(t));
-  return MOTH_OK;
-}
-
 static MothStatus add_outside(MothPlan *p, const MothGraphNode *n, MothTensor *const *inputs) {
   MothTensor *fake, *like = n->tensor ? n->tensor : inputs ? inputs[p->ninputs] : NULL;
   uint32_t id;
-  MOTH_TRY(like ? moth_tensor_fake_of(like, &fake) : fake_of_meta(&n->metas[0], &fake));
+  MOTH_TRY(like ? moth_tensor_fake_of(like, &fake) : moth_meta_fake(&n->metas[0], &fake));
   MOTH_TRY(moth_plan_add_value(p, fake, &id));
   MothPlanValue *v = &p->values[id];
   p->refs_of[p->slots_of[n->id]] = id;
@@ -189,25 +170,16 @@ static MothTensor *fake_of(const MothPlan *p, const MothGraphRef *r) {
 
 static MothStatus replay_call(MothPlan *p, const MothGraphNode *n, const MothValue *numbers) {
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
-  MothTensor *target[MOTH_MAX_RESULTS];
-  MothTensor **lists = malloc(sizeof(MothTensor *) * ((size_t)n->nrefs + 1)), **list = lists;
-  const MothGraphRef *ref = n->refs;
+  MothTensor **lists = malloc(sizeof(MothTensor *) * ((size_t)n->nrefs + 1));
   if (!lists)
-    return moth_no_memory(sizeof(MothTensor *) * ((size_t)n->nrefs + 1));
+    return moth_no_memory(0);
+  for (uint32_t i = 0; i < n->nrefs; i++)
+    lists[i] = fake_of(p, &n->refs[i]);
   for (int i = 0; i < n->op->nargs; i++) {
-    args[i] = n->args[i].value;
-    if (n->args[i].number && numbers)
-      args[i] = numbers[n->args[i].number - 1];
-    if (args[i].tag == MOTH_V_TENSOR) {
-      args[i].u.t = fake_of(p, ref++);
-    } else if (args[i].tag == MOTH_V_TENSORS) {
-      args[i].u.tensors = list;
-      for (uint32_t k = 0; k < args[i].n; k++)
-        *list++ = fake_of(p, ref++);
-    }
+    uint32_t number = n->args[i].number;
+    args[i] = number && numbers ? numbers[number - 1] : n->args[i].value;
   }
-  for (int i = 0; n->variant != MOTH_FUNCTIONAL && i < n->op->nresults; i++)
-    target[i] = fake_of(p, ref++);
+  MothTensor **target = moth_args_fill(n->op, args, lists);
   MothCall c = {.op = n->op,
                 .args = args,
                 .results = results,

@@ -165,23 +165,15 @@ static MothStatus make_fresh(const MothPlan *p, MothPlanFrame *f, const MothPlan
   return MOTH_OK;
 }
 
-/* The call's arguments, with the tensors of this run. */
-static MothValue *bind(const MothPlanCall *c, MothPlanFrame *f) {
+/* Gives the call's arguments, at args_at, the tensors of this run; returns its targets. */
+static MothTensor **bind(const MothPlanCall *c, MothPlanFrame *f) {
   MothValue *args = f->args + c->args_at;
-  MothTensor **lists = f->lists;
-  const uint32_t *ref = c->refs;
-  for (int i = 0; i < c->op->nargs; i++) {
-    if (c->numbers && c->numbers[i]) {
+  for (uint32_t i = 0; i < c->nrefs; i++)
+    f->lists[i] = f->values[c->refs[i]];
+  for (int i = 0; c->numbers && i < c->op->nargs; i++)
+    if (c->numbers[i])
       args[i] = f->numbers ? f->numbers[c->numbers[i] - 1] : c->args[i];
-    } else if (args[i].tag == MOTH_V_TENSOR) {
-      args[i].u.t = f->values[*ref++];
-    } else if (args[i].tag == MOTH_V_TENSORS) {
-      args[i].u.tensors = lists;
-      for (uint32_t k = 0; k < args[i].n; k++)
-        *lists++ = f->values[*ref++];
-    }
-  }
-  return args;
+  return moth_args_fill(c->op, args, f->lists);
 }
 
 static MothStatus run_direct(const MothPlanCall *call, MothPlanFrame *f) {
@@ -191,8 +183,9 @@ static MothStatus run_direct(const MothPlanCall *call, MothPlanFrame *f) {
   MothCall c = {.op = call->op,
                 .keys = MOTH_KEY_CPU,
                 .dtype = call->compute,
-                .args = bind(call, f),
+                .args = f->args + call->args_at,
                 .results = results};
+  bind(call, f);
   return moth_run_bound(&c, call->kernel);
 }
 
@@ -226,14 +219,12 @@ static MothStatus match(const MothOp *op, int i, MothTensor **result, const Moth
 
 static MothStatus run_dispatched(const MothPlan *p, const MothPlanCall *call, MothPlanFrame *f) {
   MothValue results[MOTH_MAX_RESULTS];
-  MothTensor *target[MOTH_MAX_RESULTS];
+  MothTensor **target = bind(call, f);
   MothCall c = {.op = call->op,
-                .args = bind(call, f),
+                .args = f->args + call->args_at,
                 .results = results,
                 .variant = call->variant,
                 .target = call->ntargets ? target : NULL};
-  for (uint32_t i = 0; i < call->ntargets; i++)
-    target[i] = f->values[call->refs[call->nrefs - call->ntargets + i]];
   MOTH_TRY(moth_dispatch(&c));
   MothStatus status = MOTH_OK;
   for (int i = 0; i < call->op->nresults; i++) {

@@ -17,10 +17,8 @@ static bool is_pure(const MothPlan *p) {
   bool pure = true;
   for (uint32_t i = 0; i < p->ncalls && pure; i++) {
     const MothPlanCall *c = &p->calls[i];
-    pure = !c->op->draws && !c->ntargets && !c->op->returns_self &&
+    pure = !c->op->draws && !c->ntargets && !moth_op_writes(c->op) &&
            (c->op->memory == MOTH_MEMORY_NEW || c->op->memory == MOTH_MEMORY_VIEW);
-    for (int k = 0; k < c->op->nargs && pure; k++)
-      pure = !c->op->args[k].mutated;
   }
   return pure;
 }

@@ -39,6 +39,41 @@ static bool is_free(const MothTrace *t, const MothOp *op, const MothArg *a, cons
   }
 }
 
+bool moth_op_writes(const MothOp *op) {
+  bool any = op->returns_self;
+  for (int i = 0; i < op->nargs; i++)
+    any = any || op->args[i].mutated;
+  return any;
+}
+
+uint32_t moth_args_ntensors(const MothOp *op, const MothValue *args) {
+  uint32_t n = 0;
+  for (int i = 0; i < op->nargs; i++)
+    n += moth_ntensors(args[i]);
+  return n;
+}
+
+MothTensor **moth_args_fill(const MothOp *op, MothValue *args, MothTensor **tensors) {
+  for (int i = 0; i < op->nargs; i++) {
+    uint32_t n = moth_ntensors(args[i]);
+    if (args[i].tag == MOTH_V_TENSORS)
+      args[i].u.tensors = tensors;
+    else if (n)
+      args[i].u.t = *tensors;
+    tensors += n;
+  }
+  return tensors;
+}
+
+void moth_trace_modes(MothTraceModes *m) {
+  const MothThread *t = &moth_thread;
+  m->include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
+  m->exclude = t->exclude;
+  memcpy(m->autocast, t->autocast, sizeof m->autocast);
+  m->no_grad = t->no_grad;
+  m->dtype = (uint8_t)moth_default_dtype();
+}
+
 bool moth_trace_value_copy(MothValue *to, const MothValue *v) {
   *to = *v;
   if (v->tag == MOTH_V_INTS) {
@@ -178,7 +213,6 @@ bool moth_record_takes(const MothRecord *r, int i, const MothValue *v) {
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
                            MothTensor *const *fresh, MothRecord **out) {
   const MothOp *op = c->op;
-  const MothThread *t = &moth_thread;
   MothRecord *r = calloc(1, sizeof *r);
   if (!r)
     return moth_no_memory(sizeof *r);
@@ -189,7 +223,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   r->first = s->nvalues;
   r->dtypes = dtypes_of(c);
   r->any_number = op->kind == MOTH_KIND_EFFECT || op == MOTH_OP(full) || has_float(r->dtypes);
-  r->writes = c->target || op->returns_self;
+  r->writes = c->target || moth_op_writes(op);
   r->args = calloc((size_t)op->nargs + 1, sizeof *r->args);
   r->inputs = calloc((size_t)nnew + 1, sizeof *r->inputs);
   r->numbers = malloc(sizeof *r->numbers * ((size_t)nnumbers + 1));
@@ -197,7 +231,6 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   if (ok)
     memcpy(r->numbers, s->numbers, sizeof *r->numbers * nnumbers);
   for (int i = 0; i < op->nargs && ok; i++) {
-    r->writes = r->writes || op->args[i].mutated;
     r->args[i].free = is_free(s->recorder->trace, op, &op->args[i], &c->args[i]);
     ok = moth_trace_value_copy(&r->args[i].value, &c->args[i]);
   }
@@ -208,11 +241,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
     return moth_no_memory(0);
   }
   moth_record_vary(r);
-  r->modes.include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
-  r->modes.exclude = t->exclude;
-  memcpy(r->modes.autocast, t->autocast, sizeof r->modes.autocast);
-  r->modes.no_grad = t->no_grad;
-  r->modes.dtype = (uint8_t)moth_default_dtype();
+  moth_trace_modes(&r->modes);
   *out = r;
   return MOTH_OK;
 }
@@ -222,21 +251,11 @@ MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **va
   const MothOp *op = r->op;
   MothThread *t = &moth_thread;
   MothValue args[MOTH_MAX_ARGS];
-  MothTensor *target[MOTH_MAX_RESULTS];
-  MothTensor **lists = s->scratch;
-  const uint32_t *number = r->numbers;
-  for (int i = 0; i < op->nargs; i++) {
+  for (uint32_t k = 0; k < r->nnumbers; k++)
+    s->scratch[k] = values[r->numbers[k]];
+  for (int i = 0; i < op->nargs; i++)
     args[i] = varying && moth_arg_varies(r, i, true) ? *varying++ : r->args[i].value;
-    if (args[i].tag == MOTH_V_TENSOR) {
-      args[i].u.t = values[*number++];
-    } else if (args[i].tag == MOTH_V_TENSORS) {
-      args[i].u.tensors = lists;
-      for (uint32_t k = 0; k < args[i].n; k++)
-        *lists++ = values[*number++];
-    }
-  }
-  for (int i = 0; r->variant != MOTH_FUNCTIONAL && i < op->nresults; i++)
-    target[i] = values[*number++];
+  MothTensor **target = moth_args_fill(op, args, s->scratch);
   MothCall c = {.op = op,
                 .args = args,
                 .results = results,

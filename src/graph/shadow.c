@@ -28,6 +28,27 @@ void moth_quiet_end(MothSegment *s, const MothQuiet *q) {
   s->running = q->running;
 }
 
+MothClean *moth_clean_begin(void) {
+  MothClean *a = calloc(1, sizeof *a);
+  if (!a)
+    return NULL;
+  moth_modes_save(&a->was);
+  moth_modes_reset();
+  a->segment = moth_segment_here();
+  a->running = a->segment && a->segment->running;
+  if (a->segment)
+    a->segment->running = true;
+  return a;
+}
+
+void moth_clean_end(MothClean *a) {
+  if (a->segment)
+    a->segment->running = a->running;
+  moth_modes_load(&a->was);
+  moth_modes_forget(&a->was);
+  free(a);
+}
+
 /* The grad mode, set for one of our own calls. */
 static bool grad_mode(bool on) {
   return moth_set_grad_enabled(on);

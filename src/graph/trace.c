@@ -245,6 +245,19 @@ bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
   return true;
 }
 
+MothStatus moth_meta_fake(const MothTraceMeta *m, MothTensor **out) {
+  MOTH_TRY(moth_tensor_new_fake(m->ndim, m->dims, (MothDType)m->dtype, m->device, out));
+  MothTensor *t = *out;
+  int64_t reach = t->numel != 0;
+  for (int i = 0; i < m->ndim; i++) {
+    t->stride[i] = m->dims[m->ndim + i];
+    reach += t->numel ? (t->shape[i] - 1) * t->stride[i] : 0;
+  }
+  t->contiguous = m->contiguous;
+  t->storage->nbytes = (size_t)(reach * moth_itemsize(t));
+  return MOTH_OK;
+}
+
 typedef enum Match { DIFFERENT, SIZES, SAME } Match;
 
 static Match match_input(const MothTraceMeta *m, const MothTensor *t) {
@@ -374,10 +387,7 @@ static inline bool number_tensor(MothSegment *s, MothTensor *t, bool revives, ui
 }
 
 static uint32_t count_tensors(const MothCall *c) {
-  uint32_t n = c->target ? c->op->nresults : 0;
-  for (int i = 0; i < c->op->nargs; i++)
-    n += c->args[i].tag == MOTH_V_TENSOR ? 1 : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n : 0;
-  return n;
+  return moth_args_ntensors(c->op, c->args) + (c->target ? c->op->nresults : 0);
 }
 
 /* revives: values that a segment has left are made. */
@@ -386,10 +396,8 @@ static inline bool number_tensors(MothSegment *s, const MothCall *c, bool revive
   *n = *nnew = 0;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
-    if (v.tag == MOTH_V_TENSOR && !number_tensor(s, v.u.t, revives, n, nnew))
-      return false;
-    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
-      if (!number_tensor(s, v.u.tensors[k], revives, n, nnew))
+    for (uint32_t k = 0; k < moth_ntensors(v); k++)
+      if (!number_tensor(s, moth_tensor_at(v, k), revives, n, nnew))
         return false;
   }
   for (int i = 0; c->target && i < c->op->nresults; i++)

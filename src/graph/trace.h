@@ -290,6 +290,10 @@ bool moth_trace_value_copy(MothValue *to, const MothValue *v);
  * can be an error where the last was none (out of the range of a dtype; a negative power of integers). */
 bool moth_record_takes(const MothRecord *r, int i, const MothValue *v);
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m);
+/* A fake with the facts of m, in a storage as large as it needs. */
+MothStatus moth_meta_fake(const MothTraceMeta *m, MothTensor **out);
+/* The thread's modes, for a call that is noted. */
+void moth_trace_modes(MothTraceModes *m);
 /* Makes the shadows of all values before `upto`, and those of the records' results. */
 MOTH_API MothStatus moth_shadow_prepare(MothSegment *s);
 /* Until moth_quiet_end nobody sees the calls, and all that is made is fake, unless s copies. */
@@ -300,6 +304,15 @@ typedef struct MothQuiet {
 } MothQuiet;
 void moth_quiet_begin(MothSegment *s, MothQuiet *q);
 void moth_quiet_end(MothSegment *s, const MothQuiet *q);
+/* Until moth_clean_end nothing that the program or its observers have set is in force, and no call is noted. NULL: no
+ * memory. */
+typedef struct MothClean {
+  MothModes was;
+  MothSegment *segment;
+  bool running;
+} MothClean;
+MothClean *moth_clean_begin(void);
+void moth_clean_end(MothClean *a);
 /* The shadow of a tensor from outside, borrowed: with s->copies a copy, whose storage others share as theirs do. */
 MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out);
 void moth_shadow_drop_pairs(MothSegment *s);
@@ -327,6 +340,19 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
 MOTH_API bool moth_end_classify(const MothSegment *s, MothTraceEnd *end);
 /* Whether the op may draw random numbers. */
 MOTH_API bool moth_op_draws(const MothOp *op);
+/* Whether a call of the op, in whatever variant, writes to an argument. */
+bool moth_op_writes(const MothOp *op);
+/* How many tensors an argument is, and the one with number k among them. */
+static inline uint32_t moth_ntensors(MothValue v) {
+  return v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+}
+static inline MothTensor *moth_tensor_at(MothValue v, uint32_t k) {
+  return v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
+}
+/* How many tensors the arguments are. */
+uint32_t moth_args_ntensors(const MothOp *op, const MothValue *args);
+/* Gives tensors, in their order, to those of args that are tensors. Returns the ones behind these: the targets. */
+MothTensor **moth_args_fill(const MothOp *op, MothValue *args, MothTensor **tensors);
 
 /* Hides the interceptors that the program has pushed inside the call of r (dispatch/lazy.h). */
 typedef struct MothHidden MothHidden;
