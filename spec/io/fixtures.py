@@ -95,6 +95,22 @@ unsigned = {d: torch.tensor([[0, 1], [40000, 65535]], dtype=getattr(torch, d)) f
 unsigned["top"] = torch.tensor(2**64 - 1, dtype=torch.uint64)
 unsigned["row"] = unsigned["uint16"][1]  # of the same storage
 torch.save(unsigned, path("unsigned.pt"))
+small = {}
+for d in "e4m3fn e5m2 e4m3fnuz e5m2fnuz e8m0fnu".split():
+    codes = torch.arange(256, dtype=torch.uint8).view(getattr(torch, "float8_" + d)).reshape(16, 16)
+    small[d] = codes
+    small[d + " as float"] = codes.float()
+    small[d + " row"] = codes[3]  # of the same storage
+torch.save(small, path("small.pt"))
+coo = torch.sparse_coo_tensor([[0, 2, 0], [1, 3, 1]], [1.0, 2.0, 3.0], (3, 4))
+torch.save({"coo": coo, "sorted": coo.coalesce(), "csr": coo.to_dense().to_sparse_csr(), "hybrid": torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 4), (3, 4))},
+           path("sparse.pt"))
+torch.save({"csc": coo.to_dense().to_sparse_csc()}, path("sparse_csc.pt"))
+tagged = {"parameter": torch.nn.Parameter(torch.ones(2)), "tensor": torch.ones(3), "buffer": torch.nn.Buffer(torch.ones(4))}
+tagged["parameter"].tag = tagged["tensor"].tag = ("a", 1)
+torch.save(tagged, path("attributes.pt"))
+torch.save({"x": torch.ones(2, dtype=torch.complex64).conj()}, path("conj.pt"))
+torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),)), path("program.pt2"))
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 model(torch.randn(5, 3)).sum().backward()

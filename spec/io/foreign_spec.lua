@@ -209,6 +209,52 @@ describe("PyTorch's files #M197", function()
     assert.is_true(load("tensor.pt"):equal(counting:float())) -- protocol 4
   end)
 
+  it("are read: floats of 8 bits as bfloat16, which holds them exactly", function()
+    local t = load("small.pt")
+    for _, name in ipairs { "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu" } do
+      assert.equal(moth.bfloat16, t[name]:dtype())
+      local want = t[name .. " as float"]
+      assert.is_true(moth.allclose(t[name]:float(), want, { rtol = 0, atol = 0, equal_nan = true }), name)
+      assert.is_true(t[name .. " row"]:shares_storage(t[name]))
+      assert.is_true(t[name .. " row"]:equal(t[name][4]))
+    end
+  end)
+
+  it("are read: sparse tensors, there and back; tensors with attributes of Python", function()
+    local function check(t)
+      assert.same({ { 0, 4, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 2 } }, t.coo:to_dense():totable())
+      assert.same({ 3, 2 }, { t.coo:nnz(), t.sorted:nnz() })
+      assert.same({ false, true }, { t.coo:is_coalesced(), t.sorted:is_coalesced() })
+      assert.is_true(moth.equal(t.csr:to_dense(), t.coo:to_dense()))
+      assert.equal("sparse_csr", t.csr:layout())
+      assert.equal(1, t.hybrid:dense_dim())
+      assert.same({ 4, 0, 4 }, t.hybrid:to_dense():sum(2):totable())
+    end
+    local t = load("sparse.pt")
+    check(t)
+    local path = os.tmpname() .. ".pt"
+    finally(function() os.remove(path) end)
+    t.grad = moth.eye(2):to_sparse():requires_grad_()
+    t.none = moth.zeros(2, 3):to_sparse()
+    t.unsigned = moth.tensor({ 1, 65535 }, { dtype = moth.uint16 })
+    t.part = t.unsigned[2]
+    moth.save(t, path)
+    local back = moth.load(path)
+    check(back)
+    assert.is_true(moth.equal(back.grad:to_dense(), moth.eye(2)))
+    assert.same({ 2, 3 }, back.none:size())
+    assert.is_true(back.part:equal(t.part) and back.part:shares_storage(back.unsigned))
+    local tagged = load("attributes.pt")
+    assert.same({ true, false, false }, { tagged.parameter:requires_grad(), tagged.tensor:requires_grad(),
+      tagged.buffer:requires_grad() })
+    assert.same({ 2, 3, 4 }, { tagged.parameter:numel(), tagged.tensor:numel(), tagged.buffer:numel() })
+    assert.error_matches(function() load("sparse_csc.pt") end, "the layout torch.sparse_csc, which moth does not have")
+    assert.error_matches(function() load("conj.pt") end, "conjugate or negative.*resolve_conj")
+    for _, loader in ipairs { moth.load, moth.interop.load_pth } do
+      assert.error_matches(function() loader(DIR .. "program.pt2") end, "a program of torch.export.*program.state_dict")
+    end
+  end)
+
   it("go into a model of the same names #M190", function()
     local c = load("checkpoint.pt")
     assert.equal(3, c.epoch)

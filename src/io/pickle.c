@@ -129,6 +129,13 @@ static MothStatus append(MothPickleMachine *m, uint32_t container, uint32_t firs
   return MOTH_OK;
 }
 
+MothStatus moth_pickle_take(MothPickleMachine *m, uint32_t container, uint32_t count) {
+  if (available(m) < count)
+    return moth_pickle_damaged(m, "too few values");
+  m->stack_count -= count;
+  return append(m, container, m->stack_count, count);
+}
+
 MothStatus moth_pickle_copy_cells(MothPickleMachine *m, uint32_t to, uint32_t from, bool numbered) {
   const MothPickle *p = m->out;
   uint32_t at = m->stack_count, n = 0;

@@ -9,7 +9,7 @@
 #define MOTH_IO_PICKLE_H
 #include <stddef.h>
 
-#include "moth.h"
+#include "io/elements.h"
 
 #define MOTH_PICKLE_MAX_DEPTH 100
 
@@ -23,6 +23,7 @@ typedef enum MothPickleKind {
   MOTH_PICKLE_DTYPE,  /* n */
   MOTH_PICKLE_TUPLE,  /* n: containers[n], as of the next four */
   MOTH_PICKLE_LIST,
+  MOTH_PICKLE_SPARSE, /* the parts of a sparse tensor: the name of its layout, then those of PyTorch */
   MOTH_PICKLE_DICT,    /* its cells are key, value, key, value, … */
   MOTH_PICKLE_ORDERED, /* collections.OrderedDict: the same */
   MOTH_PICKLE_RECORD,  /* an object of a known class: the same, keys are its fields, or 1, 2, … */
@@ -31,7 +32,8 @@ typedef enum MothPickleKind {
   MOTH_PICKLE_STORAGE,
   MOTH_PICKLE_MARK,
   MOTH_PICKLE_CLASS,
-  MOTH_PICKLE_GLOBAL
+  MOTH_PICKLE_GLOBAL,
+  MOTH_PICKLE_SMALL /* a dtype of small floats: n */
 } MothPickleKind;
 
 typedef struct MothPickleValue {
@@ -58,6 +60,7 @@ typedef struct MothPickleStorage {
   const char *key;      /* key_n bytes, which name the member that has the elements */
   uint32_t key_n, same; /* same: the first storage of this key, itself if it is that */
   MothDType dtype;
+  const MothSmallFloat *small; /* of the file's elements, which become bfloat16, or NULL */
   int64_t numel;
 } MothPickleStorage;
 

@@ -86,7 +86,7 @@ MothStatus moth_pickle_join_storages(MothPickleMachine *m) {
     if (a->key_n != b->key_n || memcmp(a->key, b->key, a->key_n) != 0)
       continue;
     b->same = a->same;
-    if (a->dtype != b->dtype || a->numel != b->numel)
+    if (a->dtype != b->dtype || a->small != b->small || a->numel != b->numel)
       status = moth_fail(MOTH_ERR_VALUE, "pickle: storage %.*s is described in two ways",
                          a->key_n < 40 ? (int)a->key_n : 40, a->key);
   }

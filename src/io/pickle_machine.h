@@ -26,6 +26,8 @@ const MothPickleValue *moth_pickle_top(const MothPickleMachine *m);
 MothStatus moth_pickle_new_container(MothPickleMachine *m, MothPickleKind kind,
                                      MothPickleValue *out);
 
+/* Appends the topmost `count` values to a container. */
+MothStatus moth_pickle_take(MothPickleMachine *m, uint32_t container, uint32_t count);
 /* Copies the cells of a container, behind those of another of any kind. */
 MothStatus moth_pickle_copy_cells(MothPickleMachine *m, uint32_t to, uint32_t from, bool numbered);
 

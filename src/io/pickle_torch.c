@@ -14,10 +14,16 @@ typedef enum Global {
   REBUILD_TENSOR_V2,
   REBUILD_TENSOR_V3,
   REBUILD_PARAMETER,
+  REBUILD_PARAMETER_WITH_STATE,
+  REBUILD_FROM_TYPE,
+  TENSOR_CLASS,
+  PARAMETER_CLASS,
+  BUFFER_CLASS,
   SIZE,
   DEVICE,
-  /* Of the index of a distributed checkpoint: */
   LAYOUT,
+  REBUILD_SPARSE,
+  /* Of the index of a distributed checkpoint: */
   MEMORY_FORMAT,
   OLD_MEMORY_FORMAT,
   POSIX_PATH,
@@ -45,8 +51,14 @@ static const char *const globals[NGLOBALS] = {
     [REBUILD_TENSOR_V2] = "torch._utils._rebuild_tensor_v2",
     [REBUILD_TENSOR_V3] = "torch._utils._rebuild_tensor_v3",
     [REBUILD_PARAMETER] = "torch._utils._rebuild_parameter",
+    [REBUILD_PARAMETER_WITH_STATE] = "torch._utils._rebuild_parameter_with_state",
+    [REBUILD_FROM_TYPE] = "torch._tensor._rebuild_from_type_v2",
+    [TENSOR_CLASS] = "torch.Tensor",
+    [PARAMETER_CLASS] = "torch.nn.parameter.Parameter",
+    [BUFFER_CLASS] = "torch.nn.parameter.Buffer",
     [SIZE] = "torch.Size",
     [DEVICE] = "torch.device",
+    [REBUILD_SPARSE] = "torch._utils._rebuild_sparse_tensor",
     [LAYOUT] = "torch.serialization._get_layout",
     [MEMORY_FORMAT] = DCP "metadata._MEM_FORMAT_ENCODING",
     [OLD_MEMORY_FORMAT] = SHARD "MEM_FORMAT_ENCODING", /* before PyTorch 2.3 */
@@ -87,18 +99,27 @@ static const struct {
     {"torch.storage.UntypedStorage", MOTH_NDTYPES, NULL}, /* bytes: a tensor gives the dtype */
 };
 
+/* Floats of 8 bits, and what safetensors calls them. */
+static const struct {
+  const char *name, *kind;
+} small_floats[] = {
+    {"torch.float8_e4m3fn", "F8_E4M3"},       {"torch.float8_e5m2", "F8_E5M2"},
+    {"torch.float8_e4m3fnuz", "F8_E4M3FNUZ"}, {"torch.float8_e5m2fnuz", "F8_E5M2FNUZ"},
+    {"torch.float8_e8m0fnu", "F8_E8M0"},
+};
+
 /* Names that PyTorch itself writes, but moth does not support. */
 static const struct {
   const char *start, *why;
 } refusals[] = {
-    {"torch._utils._rebuild_sparse", "a sparse tensor; save x.to_dense()"},
     {"torch._utils._rebuild_qtensor", "a quantized tensor; save x.dequantize()"},
     {"torch._utils._rebuild_", "a kind of tensor that moth does not have"},
     {"torch.ComplexHalf", "complex numbers of 16 bits; save x.to(torch.complex64)"},
     {"torch.complex", "a dtype that moth does not have"},
     {"torch.Q", "a quantized tensor; save x.dequantize()"},
     {"torch.uint", "a dtype that moth does not have"},
-    {"torch.float8", "a dtype that moth does not have; save x.to(torch.bfloat16)"},
+    {"torch.float4", "two numbers in a byte; save them as numbers, of torch.bfloat16"},
+    {"torch.bits", "a dtype that moth does not have"},
     {"numpy.", "a NumPy value; save .item() of it, or a tensor"},
     {"__builtin__.set", "a set; save a list"},
     {"builtins.set", "a set; save a list"},
@@ -126,7 +147,7 @@ MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_
   whole[module_n] = '.';
   memcpy(whole + module_n + 1, name, name_n);
   whole[module_n + 1 + name_n] = 0;
-  for (uint32_t i = 0; i < (m->records ? NGLOBALS : LAYOUT); i++)
+  for (uint32_t i = 0; i < (m->records ? NGLOBALS : MEMORY_FORMAT); i++)
     if (strcmp(whole, globals[i]) == 0)
       return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_GLOBAL, .n = i});
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
@@ -137,6 +158,9 @@ MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_
       return moth_pickle_push(m,
                               (MothPickleValue){.kind = MOTH_PICKLE_DTYPE, .n = dtypes[i].dtype});
   }
+  for (size_t i = 0; i < sizeof small_floats / sizeof *small_floats; i++)
+    if (strcmp(whole, small_floats[i].name) == 0)
+      return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_SMALL, .n = (uint32_t)i});
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
     if (starts(whole, refusals[i].start))
       return moth_fail(MOTH_ERR_VALUE, "pickle: the file has %s (%s, at byte %td)", refusals[i].why,
@@ -211,13 +235,24 @@ static bool reaches_within(MothPickleTensor *t, const int64_t *dims, int64_t num
 }
 
 /* A storage of bytes gets the dtype of its tensor. */
-static MothStatus give_dtype(MothPickleMachine *m, MothPickleStorage *s, MothDType dtype) {
+static MothStatus give_dtype(MothPickleMachine *m, MothPickleStorage *s, MothPickleValue value) {
+  MothDType dtype = (MothDType)value.n;
+  if (value.kind == MOTH_PICKLE_SMALL) {
+    const char *kind = small_floats[value.n].kind;
+    const MothSmallFloat *small = moth_small_float(kind, strlen(kind));
+    if (s->dtype != MOTH_NDTYPES && s->small != small)
+      return moth_pickle_damaged(m, "a tensor of another dtype than its storage");
+    s->dtype = MOTH_BFLOAT16;
+    s->small = small;
+    return MOTH_OK;
+  }
   if (s->dtype == MOTH_NDTYPES && s->numel % moth_dtype_size(dtype) == 0) {
     s->dtype = dtype;
     s->numel /= moth_dtype_size(dtype);
   }
-  return s->dtype == dtype ? MOTH_OK
-                           : moth_pickle_damaged(m, "a tensor of another dtype than its storage");
+  return s->dtype == dtype && !s->small
+             ? MOTH_OK
+             : moth_pickle_damaged(m, "a tensor of another dtype than its storage");
 }
 
 /* (storage, offset, sizes, strides, requires_grad, hooks, metadata); the old function has four, the newest one a dtype
@@ -227,9 +262,10 @@ static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments
   MothPickle *p = m->out;
   int n = items_of(m, arguments, item, typed ? 8 : 7);
   if (typed) {
-    if (n < 7 || item[0].kind != MOTH_PICKLE_STORAGE || item[6].kind != MOTH_PICKLE_DTYPE)
+    if (n < 7 || item[0].kind != MOTH_PICKLE_STORAGE ||
+        (item[6].kind != MOTH_PICKLE_DTYPE && item[6].kind != MOTH_PICKLE_SMALL))
       return moth_pickle_damaged(m, "a tensor that is not described as PyTorch does");
-    MOTH_TRY(give_dtype(m, &p->storages[item[0].n], (MothDType)item[6].n));
+    MOTH_TRY(give_dtype(m, &p->storages[item[0].n], item[6]));
     item[6] = item[7];
     n--;
   } else if (n > 0 && item[0].kind == MOTH_PICKLE_STORAGE &&
@@ -240,9 +276,14 @@ static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments
       item[2].kind != MOTH_PICKLE_TUPLE || item[3].kind != MOTH_PICKLE_TUPLE ||
       (n > 4 && item[4].kind != MOTH_PICKLE_BOOL))
     return moth_pickle_damaged(m, "a tensor that is not described as PyTorch does");
-  if ((n > 5 && !is_empty(m, item[5])) || (n > 6 && !is_empty(m, item[6])))
+  if (n > 5 && !is_empty(m, item[5]))
     return moth_fail(MOTH_ERR_VALUE,
-                     "pickle: a tensor with hooks or metadata at byte %td; save x.detach().clone()",
+                     "pickle: a tensor with hooks at byte %td; save x.detach().clone()",
+                     m->at - m->bytes);
+  if (n > 6 && !is_empty(m, item[6]))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "pickle: a tensor with a bit for its conjugate or negative at byte %td; save "
+                     "x.resolve_conj().resolve_neg()",
                      m->at - m->bytes);
   int ndim = items_of(m, item[2], size, MOTH_MAX_DIMS);
   if (ndim < 0)
@@ -276,11 +317,11 @@ static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments
   return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_TENSOR, .n = p->tensor_count++});
 }
 
-/* (tensor, requires_grad, hooks): the tensor, with requires_grad. */
-static MothStatus rebuild_parameter(MothPickleMachine *m, MothPickleValue arguments) {
-  MothPickleValue item[3];
+/* (tensor, requires_grad, hooks): the tensor, with requires_grad; attributes of Python behind them are dropped. */
+static MothStatus rebuild_parameter(MothPickleMachine *m, MothPickleValue arguments, int count) {
+  MothPickleValue item[4];
   MothPickle *p = m->out;
-  if (items_of(m, arguments, item, 3) != 3 || item[0].kind != MOTH_PICKLE_TENSOR ||
+  if (items_of(m, arguments, item, 4) != count || item[0].kind != MOTH_PICKLE_TENSOR ||
       item[1].kind != MOTH_PICKLE_BOOL || !is_empty(m, item[2]))
     return moth_pickle_damaged(m, "a parameter that is not described as PyTorch does");
   MOTH_TRY(
@@ -291,6 +332,34 @@ static MothStatus rebuild_parameter(MothPickleMachine *m, MothPickleValue argume
   return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_TENSOR, .n = p->tensor_count++});
 }
 
+/* (function, class, arguments, attributes): a tensor that has attributes of Python, which are dropped. A class of
+ * its own is none of the known names. */
+static MothStatus rebuild_from_type(MothPickleMachine *m, MothPickleValue arguments,
+                                    MothPickleValue *callee, MothPickleValue *inner) {
+  MothPickleValue item[4];
+  if (items_of(m, arguments, item, 4) != 4 || item[0].kind != MOTH_PICKLE_GLOBAL ||
+      item[0].n < REBUILD_TENSOR || item[0].n > REBUILD_PARAMETER_WITH_STATE ||
+      item[1].kind != MOTH_PICKLE_GLOBAL || item[1].n < TENSOR_CLASS || item[1].n > BUFFER_CLASS ||
+      item[2].kind != MOTH_PICKLE_TUPLE)
+    return moth_pickle_damaged(m, "a tensor of a class of its own");
+  *callee = item[0];
+  *inner = item[2];
+  return MOTH_OK;
+}
+
+/* (layout, parts): the parts behind the layout. */
+static MothStatus rebuild_sparse(MothPickleMachine *m, MothPickleValue arguments) {
+  MothPickleValue item[2], made;
+  if (items_of(m, arguments, item, 2) != 2 || item[0].kind != MOTH_PICKLE_STRING ||
+      item[1].kind != MOTH_PICKLE_TUPLE)
+    return moth_pickle_damaged(m, "a sparse tensor that is not described as PyTorch does");
+  MOTH_TRY(moth_pickle_new_container(m, MOTH_PICKLE_SPARSE, &made));
+  MOTH_TRY(moth_pickle_push(m, item[0]));
+  MOTH_TRY(moth_pickle_take(m, made.n, 1));
+  MOTH_TRY(moth_pickle_copy_cells(m, made.n, item[1].n, false));
+  return moth_pickle_push(m, made);
+}
+
 /* REDUCE: calls one of the known names. */
 MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   MothPickleValue arguments, callee, item[2], made;
@@ -298,6 +367,8 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   MOTH_TRY(moth_pickle_pop(m, &callee));
   if (callee.kind != MOTH_PICKLE_GLOBAL || arguments.kind != MOTH_PICKLE_TUPLE)
     return moth_pickle_damaged(m, "a call of something that cannot be called");
+  if (callee.n == REBUILD_FROM_TYPE)
+    MOTH_TRY(rebuild_from_type(m, arguments, &callee, &arguments));
   switch ((Global)callee.n) {
   case ORDERED_DICT:
     if (items_of(m, arguments, item, 0) != 0)
@@ -314,7 +385,9 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   case REBUILD_TENSOR_V3:
     return rebuild_tensor(m, arguments, true);
   case REBUILD_PARAMETER:
-    return rebuild_parameter(m, arguments);
+    return rebuild_parameter(m, arguments, 3);
+  case REBUILD_PARAMETER_WITH_STATE:
+    return rebuild_parameter(m, arguments, 4);
   case SIZE:
     if (items_of(m, arguments, item, 1) != 1 || item[0].kind != MOTH_PICKLE_TUPLE)
       return moth_pickle_damaged(m, "a torch.Size of something else than a tuple");
@@ -325,9 +398,11 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
       return moth_pickle_damaged(m, "a torch.device without a name");
     return moth_pickle_push(m, item[0]);
   }
+  case REBUILD_SPARSE:
+    return rebuild_sparse(m, arguments);
   case LAYOUT:
   case MEMORY_FORMAT:
-  case OLD_MEMORY_FORMAT: /* an index only says it */
+  case OLD_MEMORY_FORMAT: /* only what it is called */
     if (items_of(m, arguments, item, 1) != 1 ||
         (item[0].kind != MOTH_PICKLE_STRING && item[0].kind != MOTH_PICKLE_INT))
       return moth_pickle_damaged(m, "a layout that is neither a name nor a number");
@@ -336,6 +411,10 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   case LOCAL_PATH:
   case WINDOWS_PATH: /* its parts */
     return moth_pickle_push(m, arguments);
+  case REBUILD_FROM_TYPE:
+  case TENSOR_CLASS:
+  case PARAMETER_CLASS:
+  case BUFFER_CLASS:
   case METADATA:
   case METADATA_INDEX:
   case TENSOR_METADATA:

@@ -23,6 +23,19 @@ bool moth_pth_is(const MothZip *zip) {
   return find_pickle(zip) != NULL;
 }
 
+const char *moth_pth_program(const MothZip *zip) {
+  for (int64_t i = 0; i < zip->count; i++) {
+    const char *slash = strchr(zip->entries[i].name, '/');
+    if ((slash && strcmp(slash, "/archive_format") == 0) ||
+        strcmp(zip->entries[i].name, "serialized_exported_program.json") == 0) /* before 2.8 */
+      return "this is a program of torch.export; moth reads its tensors alone, and programs of "
+             "ONNX. HINT: in "
+             "Python, program = torch.export.load(path); torch.save(program.state_dict, …) or "
+             "torch.onnx.export(program, …)";
+  }
+  return NULL;
+}
+
 /* The member <folder>/<name>, or NULL. */
 static const MothZipEntry *find_member(const MothZip *zip, const MothZipEntry *pickle,
                                        const char *middle, const char *name, uint32_t name_n) {
@@ -79,7 +92,7 @@ static MothStatus find_members(const MothZip *zip, const MothZipEntry *pickle, M
   for (uint32_t i = 0; i < p->storage_count; i++) {
     const MothPickleStorage *s = &p->storages[i];
     const MothZipEntry *member = find_member(zip, pickle, "data/", s->key, s->key_n);
-    int64_t size = s->numel * moth_dtype_size(s->dtype);
+    int64_t size = s->numel * (s->small ? 1 : moth_dtype_size(s->dtype));
     if (!member)
       return moth_fail(MOTH_ERR_VALUE, "pth: the elements of storage %.*s are missing",
                        s->key_n < 40 ? (int)s->key_n : 40, s->key);

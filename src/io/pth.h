@@ -16,6 +16,10 @@ typedef struct MothPth {
 /* Whether an archive is such a file: it has a member <name>/data.pkl. Cannot fail. */
 MOTH_API bool moth_pth_is(const MothZip *zip);
 
+/* Why an archive is not read that is a program of PyTorch's (.pt2), and what to do; NULL if it is none. Cannot
+ * fail. */
+MOTH_API const char *moth_pth_program(const MothZip *zip);
+
 /* Reads the pickle and finds the members of its storages, whose elements are then read by
  * moth_zip_read (and moth_elements_copy, for bool). The result points into the archive and its
  * bytes. On success *out is to be freed by moth_pth_free. Errors: MOTH_ERR_VALUE (what is refused

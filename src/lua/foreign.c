@@ -212,7 +212,7 @@ static void push_callback(lua_State *L, const char *name) {
 static bool lies_in_file(const Source *s, const MothPickleStorage *storage,
                          const MothZipEntry *member) {
   return s->mapping && s->map.size >= MOTH_MAPPING_LEAST && !member->deflated &&
-         storage->numel > 0 && storage->dtype != MOTH_BOOL &&
+         storage->numel > 0 && storage->dtype != MOTH_BOOL && !storage->small &&
          (member->data - s->map.bytes) % moth_dtype_size(storage->dtype) == 0;
 }
 
@@ -237,8 +237,12 @@ static void push_storage(lua_State *L, const Source *s, uint32_t index) {
     if (status)
       moth_lua_raise(L, status);
     moth_lua_push_tensor(L, t);
-    if (storage->numel > 0 && moth_zip_read(member, (uint8_t *)t->data))
+    /* Bytes that become bfloat16 stand in the second half, where each is read before its place is written. */
+    uint8_t *bytes = (uint8_t *)t->data + (storage->small ? storage->numel : 0);
+    if (storage->numel > 0 && moth_zip_read(member, bytes))
       raise_in(L, s);
+    if (storage->small && storage->numel > 0)
+      moth_small_float_copy(storage->small, (uint16_t *)(void *)t->data, bytes, storage->numel);
     if (storage->dtype == MOTH_BOOL)
       moth_elements_copy(MOTH_BOOL, false, t->data, (const uint8_t *)t->data, storage->numel);
   }
@@ -380,6 +384,7 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
     return;
   case MOTH_PICKLE_TUPLE:
   case MOTH_PICKLE_LIST:
+  case MOTH_PICKLE_SPARSE:
   case MOTH_PICKLE_DICT:
   case MOTH_PICKLE_ORDERED:
   case MOTH_PICKLE_RECORD:
@@ -393,18 +398,23 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
     return;
   lua_pop(L, 1);
   const MothPickleContainer *c = &s->pth->pickle->containers[v.n];
-  if (v.kind == MOTH_PICKLE_TUPLE || v.kind == MOTH_PICKLE_LIST)
+  if (v.kind <= MOTH_PICKLE_SPARSE)
     push_list(L, s, c);
   else
     push_dictionary(L, s, c);
+  if (v.kind == MOTH_PICKLE_SPARSE) {
+    push_callback(L, "sparse");
+    lua_insert(L, -2);
+    lua_call(L, 1, 1);
+  }
   lua_pushvalue(L, -1);
   lua_rawseti(L, SEEN, (int)v.n + 1);
 }
 
-/* load_zip(path, { ordered=, integer=, leaf=, place= }, cap, is_copied, offset, length) -> "npz", { name = tensor } or
+/* load_zip(path, { ordered=, integer=, leaf=, sparse=, place= }, cap, is_copied, offset, length) -> "npz", { name = tensor } or
  * "pth", value. offset, length: the bytes of the archive in the file (nil: all).
  * ordered(keys, values) makes an ordered table, integer(high, low) one beyond 2^53, leaf(t) sets
- * requires_grad, place(t) moves the tensor of a storage to its device (nil: it stays). */
+ * requires_grad, sparse(parts) makes a sparse tensor, place(t) moves the tensor of a storage to its device (nil: it stays). */
 static int b_load_zip(lua_State *L) {
   const char *path = moth_lua_path(L, PATH);
   moth_lua_type(L, CALLBACKS, LUA_TTABLE);
@@ -420,6 +430,8 @@ static int b_load_zip(lua_State *L) {
   if (moth_zip_parse(s->map.bytes + (int64_t)offset, (size_t)length,
                      cap < 9e18 ? (int64_t)cap : INT64_MAX, &s->zip))
     return raise_in(L, s);
+  if (moth_pth_program(s->zip))
+    return moth_lua_error(L, "%s: %s", s->path, moth_pth_program(s->zip));
   if (!moth_pth_is(s->zip))
     return load_npz(L, s);
   if (moth_pth_open(s->zip, &s->pth))

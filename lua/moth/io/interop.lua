@@ -16,7 +16,26 @@ local M = {}
 
 local MAX_EXPANDED = 2 ^ 30
 
+-- A sparse tensor of PyTorch's parts, whose positions count from 0; size: its place among them.
+local function sparse(parts)
+  local layout, size = parts[1], parts[1] == "torch.sparse_coo" and 4 or 5
+  if layout ~= "torch.sparse_coo" and layout ~= "torch.sparse_csr" then
+    check.fail("[load] the file has a sparse tensor of the layout %s, which moth does not have; save \z
+      x.to_sparse_csr() or x.to_dense()", layout)
+  end
+  for k = 2, size do
+    if k == size and type(parts[k]) ~= "table" or k < size and not B.is_tensor(parts[k]) then
+      check.fail("[load] a sparse tensor of the layout %s without its parts (damaged?)", layout)
+    end
+  end
+  local made = { layout = layout:sub(-3), size = parts[size], values = parts[size - 1], sorted = parts[5] == true }
+  local first, second = parts[2] + 1, size == 5 and parts[3] + 1 or nil
+  if second then made.crow, made.cols = first, second else made.indices = first end
+  return require("moth.sparse").__from_parts(made)
+end
+
 local callbacks = {
+  sparse = sparse,
   ordered = function(keys, values) return require("moth.nn.state_dict").from(keys, values) end,
   integer = function(high, low) return ffi.cast("int64_t", high) * 2LL ^ 32 + ffi.cast("int64_t", low) end,
   leaf = function(t) B.set_requires_grad(t, true) end,

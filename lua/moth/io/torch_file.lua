@@ -25,6 +25,9 @@ local storages = { float32 = "FloatStorage", float64 = "DoubleStorage",
   bfloat16 = "BFloat16Storage", int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage",
   int8 = "CharStorage", uint8 = "ByteStorage", bool = "BoolStorage" }
 
+-- Dtypes without a class of storages: bytes, whose tensors say what they are.
+local untyped = { uint16 = true, uint32 = true, uint64 = true }
+
 local function text(s) return "X" .. u32(#s) .. s end
 
 local number_of = ffi.typeof("union { double d; uint8_t b[8]; }")
@@ -57,7 +60,9 @@ local write
 
 local function write_tensor(t, path, out)
   local name = B.tensor_dtype(t).name
-  if not storages[name] then error(("save: '%s': PyTorch has no file format for %s"):format(path, name), 0) end
+  if not storages[name] and not untyped[name] then
+    error(("save: '%s': PyTorch has no file format for %s"):format(path, name), 0)
+  end
   out.put("") -- its part of the program is put here when all tensors are known
   out.list[#out.list + 1], out.at[#out.at + 1] = t, out.count()
 end
@@ -73,10 +78,13 @@ local function settle(out, parts)
     local whole = out.tensors[k]
     local size, stride, offset = B.size(whole), B.stride(whole), 0
     if view then size, stride, offset = view[1], view[2], view[3] end
-    parts[out.at[i]] = table.concat { "ctorch._utils\n_rebuild_tensor_v2\n((", text "storage", "ctorch\n",
-      storages[B.tensor_dtype(t).name], "\n", text(tostring(k - 1)), text "cpu", integer(B.numel(whole)), "tQ",
-      integer(offset), ints(size), ints(stride), B.requires_grad(t) and "\136" or "\137",
-      "ccollections\nOrderedDict\n)RtR" }
+    local dtype = B.tensor_dtype(t)
+    local class = storages[dtype.name]
+    parts[out.at[i]] = table.concat { "ctorch._utils\n_rebuild_tensor_v", class and "2" or "3", "\n((",
+      text "storage", "ctorch", class and "\n" .. class or ".storage\nUntypedStorage", "\n", text(tostring(k - 1)),
+      text "cpu", integer(B.numel(whole) * (class and 1 or dtype.itemsize)), "tQ", integer(offset), ints(size),
+      ints(stride), B.requires_grad(t) and "\136" or "\137", "ccollections\nOrderedDict\n)R",
+      class and "" or "ctorch\n" .. dtype.name .. "\n", "tR" }
   end
 end
 
@@ -141,9 +149,21 @@ local function write_optimizer(sd, path, out, depth)
   out.put("u")
 end
 
+-- A sparse tensor: its parts, with positions from 0.
+local function write_sparse(t, path, out)
+  local p = require("moth.sparse").__parts(t)
+  out.put("ctorch._utils\n_rebuild_sparse_tensor\n(ctorch.serialization\n_get_layout\n(",
+    text("torch.sparse_" .. p.layout), "tR(")
+  write_tensor((p.indices or p.crow) - 1, path, out)
+  if p.cols then write_tensor(p.cols - 1, path, out) end
+  write_tensor(B.alias(p.values, false), path, out)
+  out.put("ctorch\nSize\n(", ints(p.size), "tR", p.cols and "" or p.sorted and "\136" or "\137", "ttR")
+end
+
 local function write_table(t, path, out, depth)
   if depth > 300 or out.seen[t] then error(("save: the table at '%s' contains itself"):format(path), 0) end
   local meta = getmetatable(t)
+  if type(meta) == "table" and rawget(meta, "__name") == "SparseTensor" then return write_sparse(t, path, out) end
   if type(meta) == "table" and rawget(meta, "__name") and not Ordered.is(t) then
     error(("save: a %s%s cannot be saved%s"):format(meta.__name, path == "" and "" or " at '" .. path .. "'",
       type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
