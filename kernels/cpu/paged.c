@@ -13,25 +13,52 @@
 #include "kernels/cpu/util.h"
 #include "unpack/paged.h"
 
-/* FEW: the most rows of queries (tokens x heads of a group) that read the blocks in place. WIDENED: keys that are made the
- * computed dtype at a time for them, so that the first-level cache has them. */
-enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, FEW = 16, WIDENED = 64 };
+/* FEW: the most rows of queries (tokens x heads of a group) that read the blocks in place. ALONE: the most tokens of which
+ * each is a task where a window cuts the keys. WIDENED: keys that are made the computed dtype at a time for them, so that
+ * the first-level cache has them. */
+enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, FEW = 16, ALONE = 8, WIDENED = 64 };
 
 typedef struct Paged {
   MothPaged p;
   const MothAttentionRows *rows;
   const MothKernels *kernels;
-  bool wide;            /* pools are of the dtype that is computed in */
-  MothLoop widen;       /* else of theirs to that; NULL: they are blocks of Q8_0 */
-  int64_t size, stored; /* bytes of an element; of blocks: of 32 */
-  const char *q, *k, *v;
+  bool wide;                     /* pools are of the dtype that is computed in */
+  MothLoop widen;                /* else of theirs to that; NULL: they are blocks of Q8_0 */
+  int64_t size, stored;          /* bytes of an element; of blocks: of 32 */
+  const char *q, *k, *v, *sinks; /* sinks: (H), or NULL */
   char *out;
   int64_t *first, *task; /* per sequence: its first row, its first task; S + 1 of them */
   bool failed;
 } Paged;
 
-static bool is_few(const Paged *a, int64_t s) {
-  return a->p.counts[s] * (a->p.H / a->p.K) <= FEW;
+/* Whether a sequence has tokens that some of its queries do not see for their window. */
+static bool is_cut(const Paged *a, int64_t s) {
+  return a->p.lengths[s] > a->p.window;
+}
+
+/* What a task of few rows has: tokens of the sequence, and heads of a group. tasks: of a head of keys; 0: rows are many. */
+typedef struct Few {
+  int64_t tokens, heads, tasks;
+} Few;
+
+static Few few_of(const Paged *a, int64_t s) {
+  int64_t count = a->p.counts[s], group = a->p.H / a->p.K;
+  if (count * group <= FEW && (count == 1 || !is_cut(a, s)))
+    return (Few){count, group, 1};
+  if (count > (is_cut(a, s) ? ALONE : 1))
+    return (Few){0, 0, 0};
+  int64_t heads = moth_min64(group, FEW);
+  return (Few){1, heads, count * ((group + heads - 1) / heads)};
+}
+
+/* The logarithm of row h's part that goes to nothing is added to what its weights are divided by. */
+static void add_sink(const Paged *a, int64_t h, const void *max, int64_t r, double *sum) {
+  if (!a->sinks)
+    return;
+  bool is_double = a->size == 8;
+  double sink = is_double ? ((const double *)a->sinks)[h] : (double)((const float *)a->sinks)[h];
+  double top = is_double ? ((const double *)max)[r] : (double)((const float *)max)[r];
+  sum[r] += exp(sink - top);
 }
 
 /* Bytes of a pool's row of `width` elements. */
@@ -74,14 +101,15 @@ static void gather(const Paged *a, char *to, const char *pool, int64_t s, int64_
 }
 
 typedef struct Workspace {
-  char *p, *score, *k, *v, *k_packed, *padded, *lse;
+  char *p, *score, *k, *v, *k_packed, *padded, *lse, *seen;
   size_t bytes;
 } Workspace;
 
 static bool workspace_alloc(const Paged *a, Workspace *w) {
   int64_t D = a->p.D, V = a->p.V, score = QUERIES * SCORE_ROW;
   int64_t packed = moth_attention_packed(KEYS, D), padded = moth_attention_padded(KEYS, D, V);
-  w->bytes = (size_t)((score + KEYS * (D + V) + packed + padded + QUERIES) * a->size);
+  w->bytes =
+      (size_t)((score + KEYS * (D + V) + packed + padded + QUERIES) * a->size + QUERIES * KEYS);
   w->p = moth_alloc(w->bytes);
   if (!w->p)
     return false;
@@ -91,16 +119,21 @@ static bool workspace_alloc(const Paged *a, Workspace *w) {
   w->k_packed = w->v + KEYS * V * a->size;
   w->padded = w->k_packed + packed * a->size;
   w->lse = w->padded + padded * a->size;
+  w->seen = w->lse + QUERIES * a->size;
   return true;
 }
 
-static void few_task(const Paged *a, const Workspace *w, int64_t s, int64_t head) {
+static void few_task(const Paged *a, const Workspace *w, int64_t s, Few few, int64_t at) {
   const MothPaged *p = &a->p;
-  int64_t group = p->H / p->K, count = p->counts[s], length = p->lengths[s], visible[FEW];
+  int64_t group = p->H / p->K, parts = (group + few.heads - 1) / few.heads, head = at % p->K;
+  int64_t part = at / p->K % parts, token = at / p->K / parts * few.tokens;
+  int64_t heads = moth_min64(few.heads, group - part * few.heads);
+  int64_t before = p->lengths[s] - p->counts[s] + token, length = before + few.tokens;
+  int64_t visible[FEW], own[FEW];
   const void *q[FEW], *k[KEYS], *v[KEYS];
   void *out[FEW];
   double max[FEW], sum[FEW]; /* max: floats or doubles */
-  MothAttentionChunk c = {.rows = count * group,
+  MothAttentionChunk c = {.rows = few.tokens * heads,
                           .piece = a->wide ? moth_min64(p->P, KEYS) : WIDENED,
                           .depth = p->D,
                           .width = p->V,
@@ -112,17 +145,20 @@ static void few_task(const Paged *a, const Workspace *w, int64_t s, int64_t head
                           .score = w->score,
                           .max = max,
                           .sum = sum,
-                          .scale = p->scale};
+                          .scale = p->scale,
+                          .first = true};
   for (int64_t r = 0; r < c.rows; r++) {
-    int64_t row = (a->first[s] + r / group) * p->H + head * group + r % group;
+    own[r] = head * group + part * few.heads + r % heads;
+    int64_t row = (a->first[s] + token + r / heads) * p->H + own[r];
     q[r] = a->q + row * p->D * a->size;
     out[r] = a->out + row * p->V * a->size;
   }
-  /* whole blocks, or parts of one that is longer than a chunk */
+  /* whole blocks, or parts of one that is longer than a chunk, or the rest of one that a window begins in */
   int64_t most = a->wide ? KEYS : WIDENED, step = p->P < most ? most / p->P * p->P : most;
-  for (int64_t from = 0; from < length; from += c.cols, c.first = false) {
+  for (int64_t from = moth_max64(0, length - p->window); from < length;
+       from += c.cols, c.first = false) {
     c.cols = moth_min64(step, length - from);
-    if (p->P > most)
+    if (p->P > most || from % p->P)
       c.cols = moth_min64(c.cols, p->P - from % p->P);
     if (!a->wide) {
       gather(a, w->k, a->k, s, head, from, c.cols, p->D);
@@ -137,10 +173,11 @@ static void few_task(const Paged *a, const Workspace *w, int64_t s, int64_t head
       }
     }
     for (int64_t r = 0; r < c.rows; r++)
-      visible[r] = length - count + r / group + 1 - from;
-    c.first = from == 0;
+      visible[r] = before + r / heads + 1 - from;
     a->rows->few(&c);
   }
+  for (int64_t r = 0; r < c.rows; r++)
+    add_sink(a, own[r], max, r, sum);
   a->rows->few_finish(&c);
 }
 
@@ -165,20 +202,29 @@ static void tile_task(const Paged *a, const Workspace *w, int64_t s, int64_t h, 
                          .padded = w->padded,
                          .score = w->score,
                          .keep_scale = 1,
+                         .mask_row = KEYS,
+                         .mask_bool = true,
+                         .mask_wide = true,
                          .scale = p->scale,
                          .max = max,
                          .sum = sum,
                          .out = a->out + row * p->V * a->size,
                          .out_row = p->H * p->V,
-                         .lse = w->lse};
-  for (int64_t j = 0; j < end; j += KEYS) {
+                         .lse = w->lse,
+                         .first = true};
+  for (int64_t j = moth_max64(0, before + 1 - p->window); j < end; j += t.cols, t.first = false) {
     t.cols = moth_min64(KEYS, end - j);
     t.visible = before + 1 - j;
-    t.first = j == 0;
+    t.mask = j < end - p->window ? w->seen : NULL;
+    for (int64_t r = 0; t.mask && r < rows; r++)
+      for (int64_t k = 0; k < t.cols; k++)
+        w->seen[r * KEYS + k] = j + k > before + r - p->window;
     gather(a, w->k, a->k, s, head, j, t.cols, p->D);
     gather(a, w->v, a->v, s, head, j, t.cols, p->V);
     a->rows->weights(&t);
   }
+  for (int64_t r = 0; r < rows; r++)
+    add_sink(a, h, max, r, sum);
   a->rows->finish(&t);
 }
 
@@ -194,8 +240,9 @@ static void paged_range(void *ctx, int64_t begin, int64_t end) {
     while (a->task[s + 1] <= i)
       s++;
     int64_t at = i - a->task[s];
-    if (is_few(a, s))
-      few_task(a, &w, s, at);
+    Few few = few_of(a, s);
+    if (few.tasks)
+      few_task(a, &w, s, few, at);
     else
       tile_task(a, &w, s, at % a->p.H, at / a->p.H);
   }
@@ -213,14 +260,15 @@ static MothStatus plan(Paged *a) {
   for (int64_t s = 0; s < S; s++) {
     int64_t count = a->p.counts[s], blocks = (count + QUERIES - 1) / QUERIES;
     a->first[s + 1] = a->first[s] + count;
-    a->task[s + 1] = a->task[s] + (!count ? 0 : is_few(a, s) ? a->p.K : a->p.H * blocks);
+    Few few = count ? few_of(a, s) : (Few){0, 0, 0};
+    a->task[s + 1] = a->task[s] + (few.tasks ? few.tasks * a->p.K : a->p.H * blocks);
   }
   return MOTH_OK;
 }
 
 MothStatus moth_cpu_paged_attention(MothCall *c) {
   MOTH_UNPACK_PAGED_ATTENTION(c)
-  MothTensor *result = c->results[0].u.t, *own[7] = {NULL}, *out = NULL;
+  MothTensor *result = c->results[0].u.t, *own[8] = {NULL}, *out = NULL;
   MothDType dtype = query->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
   MothStatus status = MOTH_OK;
   Paged a = {.p = {.N = query->shape[0],
@@ -232,7 +280,8 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
                    .V = result->shape[2],
                    .S = table->shape[0],
                    .M = table->shape[1],
-                   .base = index_base},
+                   .base = index_base,
+                   .window = window.tag == MOTH_V_NONE ? INT64_MAX : window.u.i},
              .rows = moth_attention_rows[dtype == MOTH_FLOAT64][moth_isa],
              .kernels = moth_cpu_kernels((int)dtype),
              .wide = k_pool->dtype == (int)dtype,
@@ -249,6 +298,10 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
   if (!result->numel)
     goto done;
   MOTH_GO(moth_cpu_contiguous_as(query, dtype, &own[3]));
+  if (sinks) {
+    MOTH_GO(moth_cpu_contiguous_as(sinks, dtype, &own[7]));
+    a.sinks = own[7]->data;
+  }
   MOTH_GO(moth_cpu_contiguous(k_pool, &own[4]));
   MOTH_GO(moth_cpu_contiguous(v_pool, &own[5]));
   if (result->dtype != (int)dtype || !result->contiguous)
@@ -275,7 +328,7 @@ MothStatus moth_cpu_paged_attention(MothCall *c) {
 done:
   if (a.first)
     moth_free(a.first, (size_t)(2 * (a.p.S + 1)) * sizeof(int64_t));
-  for (int i = 0; i < 7; i++)
+  for (int i = 0; i < 8; i++)
     moth_tensor_release(own[i]);
   return status;
 }

@@ -23,7 +23,7 @@ enum { THREADS = 128 };
 template <class R, class T> struct Paged {
   MothPaged p;
   const int64_t *sequence, *position; /* per row of query */
-  const R *q;
+  const R *q, *sinks;                 /* sinks: (H), or NULL */
   const T *k, *v;
   R *out;
 };
@@ -47,7 +47,7 @@ template <class R, class T> __global__ void __launch_bounds__(THREADS) paged_ker
   for (int64_t d = threadIdx.x; d < p.V; d += THREADS)
     out[d] = 0;
   R top = -INFINITY, sum = 0; /* the same in all threads */
-  for (int64_t from = 0; from < keys; from += THREADS) {
+  for (int64_t from = keys > p.window ? keys - p.window : 0; from < keys; from += THREADS) {
     int64_t t = from + threadIdx.x;
     R x = -INFINITY;
     if (t < keys) {
@@ -89,6 +89,8 @@ template <class R, class T> __global__ void __launch_bounds__(THREADS) paged_ker
     sum = sum * by + total;
     top = m;
   }
+  if (a.sinks)
+    sum += exp(a.sinks[h] - top);
   for (int64_t d = threadIdx.x; d < p.V; d += THREADS)
     out[d] = sum > 0 ? out[d] / sum : (R)0;
 }
@@ -97,7 +99,7 @@ template <class R, class T> struct Call {
   static constexpr MothDType DTYPE = sizeof(R) == 8 ? MOTH_FLOAT64 : MOTH_FLOAT32;
   static constexpr MothDType POOL = sizeof(T) == 1 ? MOTH_UINT8 : DTYPE;
   MothCudaRun run;
-  MothOwned table, lengths, counts, q, k, v, out, rows;
+  MothOwned table, lengths, counts, q, k, v, out, rows, sinks;
 
   MothStatus read(const MothTensor *t, MothOwned *own, std::vector<int64_t> *host) {
     MOTH_TRY(moth_cuda_contiguous_as(t, MOTH_INT64, &own->t));
@@ -121,6 +123,7 @@ template <class R, class T> struct Call {
     a.p.B = k_pool->shape[0], a.p.K = k_pool->shape[1], a.p.P = k_pool->shape[2];
     a.p.V = result->shape[2], a.p.S = table->shape[0], a.p.M = table->shape[1];
     a.p.base = index_base;
+    a.p.window = window.tag == MOTH_V_NONE ? INT64_MAX : window.u.i;
     a.p.scale = scale.tag == MOTH_V_NONE ? 1 / sqrt((double)a.p.D) : moth_as_double(scale);
     MOTH_TRY(read(table, &this->table, &table_host));
     MOTH_TRY(read(lengths, &this->lengths, &lengths_host));
@@ -140,6 +143,10 @@ template <class R, class T> struct Call {
     MOTH_TRY(moth_cuda_memcpy(run.device, rows->data, row_host.data(), (size_t)n * sizeof(int64_t),
                               cudaMemcpyHostToDevice));
     MOTH_TRY(moth_cuda_contiguous_as(query, DTYPE, &q.t));
+    if (sinks) {
+      MOTH_TRY(moth_cuda_contiguous_as(sinks, DTYPE, &this->sinks.t));
+      a.sinks = reinterpret_cast<const R *>(this->sinks->data);
+    }
     MOTH_TRY(moth_cuda_contiguous_as(k_pool, POOL, &k.t));
     MOTH_TRY(moth_cuda_contiguous_as(v_pool, POOL, &v.t));
     MOTH_TRY(moth_tensor_new(3, result->shape, DTYPE, result->device, &out.t));

@@ -49,6 +49,42 @@ describe("a cache of keys and values #llm", function()
     end)
   end
 
+  it("has windows and sinks, whatever the sizes of blocks, groups and prompts", function()
+    local attention = require "moth.models.attention"
+    for _, c in ipairs { { 4, 2, 1, 16, "float32" }, { 40, 2, 16, 5, "float64" }, { 6, 6, 300, 130, "float32" },
+      { 4, 2, 16, 20, "float16" }, { 18, 1, 4, 1, "float32" } } do
+      local H, K, P, window, kind = unpack(c)
+      local dtype, D, total = moth[kind == "float64" and kind or "float32"], 24, 310
+      local blocks, counts = math.ceil(total / P), { 1, 3, 12, 150 }
+      local keys = moth.randn(blocks, K, P, D):to(moth[kind])
+      local values, sinks = moth.randn(blocks, K, P, 8):to(moth[kind]), moth.randn(H) * 3
+      local tables, lengths, rows = {}, {}, 0
+      for s, n in ipairs(counts) do
+        tables[s], lengths[s], rows = {}, total - 7 * s, rows + n
+        for j = 1, blocks do tables[s][j] = (j + s) % blocks + 1 end
+      end
+      local q = moth.randn(rows, H, D):to(dtype)
+      for _, with in ipairs { { sinks = sinks, window = window }, { window = window }, { sinks = sinks } } do
+        local got, at = moth.paged_attention(q, keys, values, int64(tables), int64(lengths), int64(counts), with), 1
+        for s, n in ipairs(counts) do
+          local function of(pool)
+            local t = pool:index_select(1, int64(tables[s])):to(dtype):transpose(1, 2)
+            return t:reshape(1, K, -1, t:size(4)):narrow(3, 1, lengths[s])
+          end
+          local own = q:narrow(1, at, n):transpose(1, 2):unsqueeze(1)
+          local queries = moth.arange(lengths[s] - n + 1, lengths[s] + 1):unsqueeze(2)
+          local place = moth.arange(1, lengths[s] + 1):unsqueeze(1)
+          local seen = place:le(queries)
+          if with.window then seen = seen:logical_and(place:gt(queries - window)) end
+          local none = with.sinks or moth.full({ H }, -math.huge)
+          local want = attention.sunk(own, of(keys), of(values), seen, D ^ -0.5, none):select(1, 1):transpose(1, 2)
+          assert.is_close(want, got:narrow(1, at, n), { rtol = 0, atol = dtype == moth.float64 and 1e-13 or 2e-6 })
+          at = at + n
+        end
+      end
+    end
+  end)
+
   it("of blocks keeps zeros, rounds to 127 steps, and makes nan what is no number", function()
     local x = moth.zeros(3, 1, 64)
     x[2][1][1], x[2][1][2], x[2][1][3], x[3][1][40] = -254, 127, 1.4, 1 / 0

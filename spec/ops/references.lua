@@ -812,20 +812,22 @@ function M.paged_attention(a)
           local block = a.table.data[(s - 1) * a.table.shape[2] + math.floor(t / P) + 1] - 1
           return (block * K + math.floor(h * K / H)) * P + t % P
         end
-        local w, total, top = {}, 0, -math.huge
-        for t = 0, keys - 1 do
+        local w, total, top = {}, 0, a.sinks and a.sinks.data[h + 1] or -math.huge
+        local sink, first = top, a.window and math.max(0, keys - a.window) or 0
+        for t = first, keys - 1 do
           local x = 0
           for d = 1, D do x = x + a.query.data[(row * H + h) * D + d] * a.k_pool.data[place(t) * D + d] end
           w[t] = x * (a.scale or 1 / math.sqrt(D))
           top = math.max(top, w[t])
         end
-        for t = 0, keys - 1 do
+        for t = first, keys - 1 do
           w[t] = math.exp(w[t] - top)
           total = total + w[t]
         end
+        total = total + math.exp(sink - top)
         for d = 1, V do
           local x = 0
-          for t = 0, keys - 1 do x = x + w[t] / total * a.v_pool.data[place(t) * V + d] end
+          for t = first, keys - 1 do x = x + w[t] / total * a.v_pool.data[place(t) * V + d] end
           out.data[(row * H + h) * V + d] = x
         end
       end

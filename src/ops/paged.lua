@@ -67,10 +67,10 @@ return {
   doc = "Writes keys and values of N tokens into pools of blocks of P tokens each, (blocks, heads, P, size): token i goes to \z
     place slots[i] of all blocks' places, one block's behind the other's. Pools are of any float dtype, or uint8: rows of \z
     GGUF's Q8_0, 34 bytes for 32 elements. A slot twice: which of the tokens stays is not defined." },
-{ "paged_attention(Tensor query, Tensor k_pool, Tensor v_pool, IndexTensor table, Tensor lengths, Tensor counts, float? scale=none, index_base) -> Tensor",
+{ "paged_attention(Tensor query, Tensor k_pool, Tensor v_pool, IndexTensor table, Tensor lengths, Tensor counts, float? scale=none, Tensor? sinks=none, int? window=none, index_base) -> Tensor",
   kind = "extern", batch = "loop",
   dims = { query = "N H D : float", k_pool = "B K P X", v_pool = "B K P Y : k_pool", table = "S M : int",
-    lengths = "S : int", counts = "S : int" },
+    lengths = "S : int", counts = "S : int", sinks = "H : float" },
   let = { V = "when(is_float(v_pool), Y, floor_divide(Y, 34) * 32)" },
   out = "N H V : query",
   check = { key_type, key_rows, value_rows, { "both(ge(K, 1), equal(remainder(H, larger(K, 1)), 0))",
@@ -84,6 +84,10 @@ return {
       tensor({5},{dtype=int64}), 0.3",
     "randn(20,1,2), randn(6,1,4,2), randn(6,1,4,2), tensor({{6,1,3,2,5,4}},{dtype=int64}), tensor({23},{dtype=int64}), \z
       tensor({20},{dtype=int64})",
+    "randn(4,4,4), randn(5,2,2,4), randn(5,2,2,3), tensor({{5,2,1},{3,1,4}},{dtype=int64}), tensor({6,3},{dtype=int64}), \z
+      tensor({2,2},{dtype=int64}), nil, randn(4), 2",
+    "randn(20,2,4), randn(6,1,4,4), randn(6,1,4,4), tensor({{6,1,3,2,5,4}},{dtype=int64}), tensor({23},{dtype=int64}), \z
+      tensor({20},{dtype=int64}), 0.5, randn(2), 7",
   },
   errors = {
     { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{6}},{dtype=int64}), tensor({1},{dtype=int64}), \z
@@ -92,6 +96,10 @@ return {
       tensor({1},{dtype=int64})", "a length of 3" },
     { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
       tensor({0},{dtype=int64})", "add up to 0" },
+    { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
+      tensor({1},{dtype=int64}), 1, nil, 0", "a window of 0" },
+    { "randn(1,2,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
+      tensor({1},{dtype=int64}), 1, randn(3)", "sinks" },
     { "randn(1,3,4), randn(5,2,2,4), randn(5,2,2,4), tensor({{1}},{dtype=int64}), tensor({2},{dtype=int64}), \z
       tensor({1},{dtype=int64})", "multiple" },
   },
@@ -99,5 +107,6 @@ return {
     counts[s] rows for each sequence s, its last tokens, one sequence's behind the other's; lengths[s] is the number of \z
     its tokens in the pools, these included; table[s] names its blocks of P tokens in order (what is behind the last \z
     used one is not read). k_pool (blocks, K, P, D), v_pool (blocks, K, P, V), of any float dtype, or uint8 as in \z
-    kv_write_; groups of heads share keys. scale is 1/sqrt(D). No gradient." },
+    kv_write_; groups of heads share keys. scale is 1/sqrt(D). sinks: for each head the score of \z
+    a key whose value is 0 and that all see (gpt-oss); window: a token sees as many, itself included. No gradient." },
 }

@@ -1,6 +1,7 @@
---- Attention with what the kernels do not have: scores under a cap (Gemma 2), sinks (gpt-oss), a window of keys over
--- pages, and biases by the distance of keys (ALiBi; Press et al. 2022).
+--- Attention with what the kernels do not have: scores under a cap (Gemma 2), sinks (gpt-oss), and biases
+-- by the distance of keys (ALiBi; Press et al. 2022).
 local moth = require "moth"
+local core = require "moth_lua"
 
 local M = {}
 
@@ -18,18 +19,13 @@ function M.capped(q, k, v, seen, scale, cap)
   return moth.matmul(score:softmax(5):to(q:dtype()), v:unsqueeze(3)):reshape(B, H, T, D)
 end
 
---- Attention of which a part, a number for each head, goes to nothing (gpt-oss): sinks (H); the others as of capped.
-function M.sunk(q, k, v, seen, scale, sinks)
-  local B, H, T, D, K = q:size(1), q:size(2), q:size(3), q:size(4), k:size(2)
-  local score = moth.matmul(q:reshape(B, K, H / K, T, D), k:unsqueeze(3):transpose(4, 5)) * scale
-  score = score:to(moth.float32)
-  if seen then
-    if seen:dim() == 4 then seen = seen:unsqueeze(2) end
-    score = score:masked_fill(seen:logical_not(), -1e38)
-  end
-  local nothing = sinks:to(moth.float32):view(1, K, H / K, 1, 1):expand(B, K, H / K, T, 1)
-  score = moth.cat({ score, nothing }, 5):softmax(5):narrow(5, 1, k:size(3)):to(q:dtype())
-  return moth.matmul(score, v:unsqueeze(3)):reshape(B, H, T, D)
+--- Attention of which a part, a number for each head, goes to nothing (gpt-oss): that of all keys, less by the share of
+-- the sum that the sink has.
+-- sinks (H); seen as of capped, or nil: causal, or all where is_causal is false
+function M.sunk(q, k, v, seen, scale, sinks, is_causal)
+  local y, sum = core.ops.attention_forward(q, k, v, seen, 0, not seen and is_causal or false, scale)
+  local share = (sum - sinks:to(sum:dtype()):view(1, -1, 1)):sigmoid()
+  return y * share:unsqueeze(4):to(y:dtype())
 end
 
 --- The tokens that `count` queries, the last of `length`, may look at in a window (nil: all): the first token of any
