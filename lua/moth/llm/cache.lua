@@ -28,20 +28,20 @@ function Cache.check(where, kind, dim)
   end
 end
 
--- sizes: { layers, heads, dim } of keys and values; like: a tensor of their device and, unless cache says another one,
--- dtype.
+-- sizes: { layers, heads, dim, value_dim } of keys and values (value_dim: left out, as dim; 0: keys are values, too);
+-- like: a tensor of their device and, unless cache says another one, dtype.
 Cache.__init = signature.init("llm.PagedCache(table sizes, Tensor like, count max_tokens=4096, bool share=true, \z
   string cache?)",
 function(self, o)
   Cache.check("llm.PagedCache", o.cache, o.sizes.dim)
-  local blocks, width = math.ceil(o.max_tokens / BLOCK), o.sizes.dim
-  if o.cache == "q8_0" then width = width / 32 * 34 end
+  local sizes, blocks = o.sizes, math.ceil(o.max_tokens / BLOCK)
+  local function shape(dim) return { blocks, sizes.heads, BLOCK, o.cache == "q8_0" and dim / 32 * 34 or dim } end
   self.block, self.total, self.share = BLOCK, blocks, o.share
   self.keys, self.values, self.free = {}, {}, {}
   local options = { dtype = o.cache and moth[held[o.cache]] or o.like:dtype(), device = o.like:device() }
-  for i = 1, o.sizes.layers do
-    self.keys[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, width }, options)
-    self.values[i] = moth.zeros({ blocks, o.sizes.heads, BLOCK, width }, options)
+  for i = 1, sizes.layers do
+    self.keys[i] = moth.zeros(shape(sizes.dim), options)
+    self.values[i] = moth.zeros(shape(sizes.value_dim or sizes.dim), options)
   end
   for i = 1, blocks do self.free[i] = blocks + 1 - i end
   self.count, self.node, self.roots, self.kept = {}, {}, {}, 0 -- by block: users, place in the tree
@@ -231,8 +231,6 @@ local function attend_each(self, q, keys, values, o, alibi)
     local y
     if o.cap then
       y = attention.capped(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.cap)
-    elseif o.sinks then
-      y = attention.sunk(own, k, v, seen, o.scale or q:size(3) ^ -0.5, o.sinks)
     else
       y = moth.scaled_dot_product_attention(own, k, v, { attn_mask = seen, scale = o.scale, enable_gqa = true })
     end
@@ -241,17 +239,21 @@ local function attend_each(self, q, keys, values, o, alibi)
   return moth.cat(parts, 1)
 end
 
---- Writes k and v (tokens, heads, dim) of layer i; attention of q to all there are by then: (1, tokens, heads x dim).
+--- Writes k and v (tokens, heads, dim; v nil: keys are values, too) of layer i; attention of q to all there are by
+-- then: (1, tokens, heads x dim).
 -- o: scale; window, the number of tokens that one sees; cap, of the scores; sinks, alibi: see
 -- models/attention.lua
 function Pages:attend(i, q, k, v, o, alibi)
   local keys, values = self.cache.keys[i], self.cache.values[i]
-  keys:kv_write_(values, k, v, self.slots)
+  keys:kv_write_(values, k, v or k:narrow(3, 1, 0), self.slots)
+  if not v then values = keys end
   local y
-  if alibi or o and (o.cap or o.sinks or o.window and self.longest > o.window) then
+  if alibi or o and o.cap then
     y = attend_each(self, q, keys, values, o, alibi)
   else
-    y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts, { scale = o and o.scale })
+    o = o or {}
+    y = moth.paged_attention(q, keys, values, self.table, self.lengths, self.counts, { scale = o.scale, sinks = o.sinks,
+      window = o.window })
   end
   return y:reshape(1, y:size(1), y:size(2) * y:size(3))
 end

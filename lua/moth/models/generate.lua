@@ -166,25 +166,28 @@ local Cache = require "moth.class" "KVCache"
 M.Cache = Cache
 
 --- An empty cache of `length` tokens at most: for each layer keys and values, (batch, heads, length, dim), on like's
--- device and of its dtype.
-function Cache:__init(layers, batch, heads, length, dim, like)
+-- device and of its dtype. value_dim: of values (left out: dim; 0: there are none, as keys are values, too).
+function Cache:__init(layers, batch, heads, length, dim, like, value_dim)
   self.n, self.length, self.keys, self.values = 0, length, {}, {}
   local o = { dtype = B.tensor_dtype(like), device = B.tensor_device(like) }
   for i = 1, layers do
     self.keys[i] = moth.empty({ batch, heads, length, dim }, o)
-    self.values[i] = moth.empty({ batch, heads, length, dim }, o)
+    self.values[i] = value_dim ~= 0 and moth.empty({ batch, heads, length, value_dim or dim }, o) or nil
   end
 end
 
---- Writes k and v (batch, heads, T, dim) of layer i behind those that are there; returns all of them.
+--- Writes k and v (batch, heads, T, dim; v may be nil) of layer i behind those that are there; returns all of them.
 function Cache:append(i, k, v)
   local n, T = self.n, k:size(3)
   if n + T > self.length then
     check.fail("[KVCache] %d tokens are more than its length, %d", n + T, self.length)
   end
-  self.keys[i]:narrow(3, n + 1, T):copy_(k)
-  self.values[i]:narrow(3, n + 1, T):copy_(v)
-  return self.keys[i]:narrow(3, 1, n + T), self.values[i]:narrow(3, 1, n + T)
+  local function put(all, new)
+    if not new then return nil end
+    all:narrow(3, n + 1, T):copy_(new)
+    return all:narrow(3, 1, n + T)
+  end
+  return put(self.keys[i], k), put(self.values[i], v)
 end
 
 --- Counts T tokens, once all layers have appended theirs.

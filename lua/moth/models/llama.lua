@@ -101,10 +101,11 @@ function Attention:forward(x, at, i)
   if at.cache then k, v = at.cache:append(i, k, v) end
   local seen = self.window and at.window_mask or at.mask
   local y
-  if self.cap or self.sinks then
+  if self.sinks then
+    y = attention.sunk(q, k, v, seen, self.scale or self.dim ^ -0.5, self.sinks, at.causal)
+  elseif self.cap then
     if not seen and T > 1 then seen = select(2, attention.window(T, k:size(3), nil, x:device())) end
-    local how = self.cap and attention.capped or attention.sunk
-    y = how(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap or self.sinks)
+    y = attention.capped(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap)
   else
     y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = seen, is_causal = not seen and at.causal,
       scale = self.scale, enable_gqa = self.heads ~= self.kv_heads })
@@ -345,17 +346,16 @@ local function like(self)
   return norm and norm.weight or self.model.embed_tokens.weight
 end
 
--- Heads of keys and values, and their coordinates.
+-- What is kept of a token: heads and coordinates of keys, and of values; none where a key is a value, too.
 local function kept_of(c)
-  if c.latent then return c.num_attention_heads, Latent.width(c.latent) end
-  return c.num_key_value_heads, c.head_dim
+  if c.latent then return { heads = 1, dim = Latent.width(c.latent), value_dim = 0 } end
+  return { heads = c.num_key_value_heads, dim = c.head_dim, value_dim = c.head_dim }
 end
 
 --- Keys and values of `length` tokens of each row.
 function Llama:new_cache(rows, length)
-  local c = self.config
-  local heads, dim = kept_of(c)
-  return generate.Cache(c.num_hidden_layers, rows, heads, length, dim, like(self))
+  local kept = kept_of(self.config)
+  return generate.Cache(self.config.num_hidden_layers, rows, kept.heads, length, kept.dim, like(self), kept.value_dim)
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.
@@ -447,11 +447,12 @@ function Llama:head(x)
   return cap and (x / cap):tanh() * cap or x
 end
 
---- What llm.PagedCache keeps: the sizes of keys and values, and a tensor of their dtype and device.
+--- What llm.PagedCache keeps: the sizes of keys and values (value_dim: left out, as dim), and a tensor of their dtype
+-- and device.
 function Llama:cache_sizes()
-  local c = self.config
-  local heads, dim = kept_of(c)
-  return { layers = c.num_hidden_layers, heads = heads, dim = dim }, like(self)
+  local kept = kept_of(self.config)
+  kept.layers = self.config.num_hidden_layers
+  return kept, like(self)
 end
 
 --- Logits of some tokens of a step of llm.PagedCache: a row for each of `rows`, a list of positions among its tokens.

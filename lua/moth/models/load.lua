@@ -122,7 +122,7 @@ function(path, dtype, device, kind, ignored)
   end
   for _, p in ipairs(model:parameters()) do p:requires_grad_(false) end
   if dtype then model:to { dtype = dtype } end
-  if kind then moth.quantization.quantize_blocks(model, kind, { keep = { "wpe$" } }) end
+  if kind then moth.quantization.quantize_blocks(model, kind, { keep = { "wpe$", "kv_b_proj$" } }) end
   if device then model:to(device) end
   model.config.eos = info.eos
   return model:eval(), tokenizer, info
