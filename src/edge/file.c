@@ -113,6 +113,22 @@ static MothStatus count(const Reader *r, uint32_t most, uint32_t *n) {
   }
 }
 
+/* Begins the array that comes next; *out: room for one of `size` bytes for each of its members. */
+static MothStatus begin(Reader *r, uint32_t most, uint32_t *n, size_t size, void *out) {
+  MOTH_TRY(count(r, most, n));
+  void *list = moth_edge_take(r->m, *n, size);
+  memcpy(out, &list, sizeof list);
+  return list ? moth_json_begin(&r->json, '[') : MOTH_ERR_MEMORY;
+}
+
+/* The next member, an array whose first member is a text. */
+static MothStatus named(Reader *r, const char *what, const char **out) {
+  MOTH_TRY(member(r, what));
+  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(member(r, what));
+  return text(r, out);
+}
+
 static MothStatus dtype(Reader *r, MothDType *out) {
   const char *name;
   MOTH_TRY(text(r, &name));
@@ -295,10 +311,7 @@ static MothStatus size(Reader *r, MothEdgeSize *s) {
 }
 
 static MothStatus sizes(Reader *r, uint32_t most, uint32_t *n, MothEdgeSize **out) {
-  MOTH_TRY(count(r, most, n));
-  if (!(*out = take(r, *n, sizeof **out)))
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(begin(r, most, n, sizeof **out, out));
   for (uint32_t i = 0; i < *n; i++) {
     MOTH_TRY(member(r, "a list of sizes"));
     MOTH_TRY(size(r, &(*out)[i]));
@@ -310,16 +323,10 @@ static MothStatus sizes(Reader *r, uint32_t most, uint32_t *n, MothEdgeSize **ou
 
 static MothStatus read_dims(Reader *r) {
   MothModel *m = r->m;
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_DIMS, &m->ndims));
-  if (!(m->dims = take(r, m->ndims, sizeof *m->dims)))
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(begin(r, MOTH_EDGE_MOST_DIMS, &m->ndims, sizeof *m->dims, &m->dims));
   for (uint32_t i = 0; i < m->ndims; i++) {
     MothDim *d = &m->dims[i];
-    MOTH_TRY(member(r, "a dimension"));
-    MOTH_TRY(moth_json_begin(&r->json, '['));
-    MOTH_TRY(member(r, "a dimension"));
-    MOTH_TRY(text(r, &d->name));
+    MOTH_TRY(named(r, "a dimension", &d->name));
     MOTH_TRY(integer(r, 0, INT64_MAX, "a dimension", &d->min));
     MOTH_TRY(integer(r, -1, INT64_MAX, "a dimension", &d->max));
     MOTH_TRY(integer(r, 1, INT64_MAX, "a dimension", &d->step));
@@ -351,10 +358,7 @@ static int dim_of(const MothEdgeSize *s) {
 
 static MothStatus read_guards(Reader *r) {
   MothModel *m = r->m;
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->nguards));
-  if (!(m->guards = take(r, m->nguards, sizeof *m->guards)))
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(begin(r, MOTH_EDGE_MOST_CALLS, &m->nguards, sizeof *m->guards, &m->guards));
   for (uint32_t i = 0; i < m->nguards; i++) {
     MOTH_TRY(member(r, "a guard"));
     MOTH_TRY(moth_json_begin(&r->json, '['));
@@ -373,10 +377,7 @@ static MothStatus read_inputs(Reader *r, MothDType *dtypes) {
   for (uint32_t i = 0; i < m->ninputs; i++) {
     MothEdgeIo *e = &m->inputs[i];
     uint32_t ndim;
-    MOTH_TRY(member(r, "an input"));
-    MOTH_TRY(moth_json_begin(&r->json, '['));
-    MOTH_TRY(member(r, "an input"));
-    MOTH_TRY(text(r, &e->io.name));
+    MOTH_TRY(named(r, "an input", &e->io.name));
     MOTH_TRY(member(r, "an input"));
     MOTH_TRY(dtype(r, &dtypes[i]));
     MOTH_TRY(member(r, "an input"));
@@ -394,18 +395,12 @@ static MothStatus read_inputs(Reader *r, MothDType *dtypes) {
 }
 
 static MothStatus read_ops(Reader *r) {
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &r->nops));
-  if (!(r->ops = take(r, r->nops, sizeof *r->ops)))
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(begin(r, MOTH_EDGE_MOST_CALLS, &r->nops, sizeof *r->ops, &r->ops));
   for (uint32_t i = 0; i < r->nops; i++) {
     const char *name;
     int64_t said;
     uint32_t hash;
-    MOTH_TRY(member(r, "an op"));
-    MOTH_TRY(moth_json_begin(&r->json, '['));
-    MOTH_TRY(member(r, "an op"));
-    MOTH_TRY(text(r, &name));
+    MOTH_TRY(named(r, "an op", &name));
     MOTH_TRY(integer(r, 0, UINT32_MAX, "an op", &said));
     MOTH_TRY(finish(r, "an op"));
     const MothOp *op = r->ops[i] = moth_edge_find_op(name, &hash);
@@ -463,18 +458,8 @@ static MothStatus named_arg(Reader *r, const char *name, uint32_t known, MothEdg
     return (a->ints = take(r, a->n, sizeof *a->ints)) ? MOTH_OK : MOTH_ERR_MEMORY;
   }
   if (!strcmp(name, "f")) {
-    int64_t bits;
-    double d;
-    MOTH_TRY(moth_json_integer(&r->json, &bits));
-    memcpy(&d, &bits, sizeof d);
-    a->plain = moth_v_float(d);
-    return MOTH_OK;
-  }
-  if (!strcmp(name, "s")) {
-    const char *s;
-    MOTH_TRY(text(r, &s));
-    a->plain = moth_v_string(s);
-    return MOTH_OK;
+    a->plain = moth_v_float(0);
+    return moth_json_integer(&r->json, &a->plain.u.i); /* the bits */
   }
   if (!strcmp(name, "d")) {
     MothDType d;
@@ -482,13 +467,13 @@ static MothStatus named_arg(Reader *r, const char *name, uint32_t known, MothEdg
     a->plain = moth_v_dtype(d);
     return MOTH_OK;
   }
-  if (!strcmp(name, "dev")) {
-    const char *s;
-    MOTH_TRY(text(r, &s));
-    a->plain = moth_v_device((MothDevice){MOTH_CPU, 0});
-    return strcmp(s, "cpu") == 0 ? MOTH_OK : bad("a device");
-  }
-  return bad("an argument");
+  const char *s;
+  bool device = !strcmp(name, "dev");
+  if (!device && strcmp(name, "s") != 0)
+    return bad("an argument");
+  MOTH_TRY(text(r, &s));
+  a->plain = device ? moth_v_device((MothDevice){MOTH_CPU, 0}) : moth_v_string(s);
+  return device && strcmp(s, "cpu") != 0 ? bad("a device") : MOTH_OK;
 }
 
 static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
@@ -519,23 +504,28 @@ static MothStatus read_arg(Reader *r, uint32_t known, MothEdgeArg *a) {
   return finish(r, "an argument");
 }
 
-/* A call of generated code: its operands. */
-static MothStatus read_fused(Reader *r, MothEdgeCall *c, const MothFusedKernel *k,
-                             uint32_t *known) {
-  c->fused = k;
-  c->args = take(r, k->noperands, sizeof *c->args);
-  c->slots = take(r, k->nslots, sizeof *c->slots);
-  if (!c->args || !c->slots)
+/* The arguments of a call, whose values are the next ones. */
+static MothStatus read_args(Reader *r, MothEdgeCall *c, uint32_t nargs, uint32_t nresults,
+                            uint32_t *known) {
+  if (!(c->args = take(r, nargs, sizeof *c->args)))
     return MOTH_ERR_MEMORY;
-  for (uint32_t i = 0; i < k->noperands; i++) {
+  for (uint32_t i = 0; i < nargs; i++) {
     MOTH_TRY(member(r, "a call has too few arguments"));
     MOTH_TRY(read_arg(r, *known, &c->args[i]));
   }
   c->result = *known;
-  c->nargs = k->noperands;
-  c->nresults = k->nresults;
-  *known += k->nresults;
+  c->nargs = nargs;
+  c->nresults = nresults;
+  *known += nresults;
   return finish(r, "a call has too many arguments");
+}
+
+/* A call of generated code: its operands. */
+static MothStatus read_fused(Reader *r, MothEdgeCall *c, const MothFusedKernel *k,
+                             uint32_t *known) {
+  c->fused = k;
+  c->slots = take(r, k->nslots, sizeof *c->slots);
+  return c->slots ? read_args(r, c, k->noperands, k->nresults, known) : MOTH_ERR_MEMORY;
 }
 
 /* The end of the block that the call lies in. */
@@ -579,68 +569,44 @@ static MothStatus read_call(Reader *r, MothEdgeCall *c, uint32_t *known) {
   if (which < 0)
     return read_fused(r, c, &r->m->fused->kernels[-1 - which], known);
   const MothOp *op = c->op = r->ops[which];
-  c->args = take(r, op->nargs, sizeof *c->args);
   c->values = take(r, 2 * (size_t)op->nargs, sizeof *c->values);
   c->workspace = take(r, MOTH_CANONICAL_WORKSPACE, sizeof *c->workspace);
-  if (!c->args || !c->values || !c->workspace)
-    return MOTH_ERR_MEMORY;
-  for (int i = 0; i < op->nargs; i++) {
-    MOTH_TRY(member(r, "a call has too few arguments"));
-    MOTH_TRY(read_arg(r, *known, &c->args[i]));
-  }
-  c->result = *known;
-  c->nargs = op->nargs;
-  c->nresults = op->nresults;
-  *known += op->nresults;
-  return finish(r, "a call has too many arguments");
+  return c->values && c->workspace ? read_args(r, c, op->nargs, op->nresults, known)
+                                   : MOTH_ERR_MEMORY;
 }
 
-/* The op of the call that comes next, from the first number in it. */
-static MothStatus peek_results(Reader *r, MothJson *ahead, uint32_t *n) {
-  bool more;
-  int64_t which;
-  MOTH_TRY(moth_json_begin(ahead, '['));
-  MOTH_TRY(moth_json_next(ahead, &more));
-  bool control = more && moth_json_peek(ahead) == '"';
-  if (control)
-    MOTH_TRY(moth_json_skip(ahead));
-  else
-    MOTH_TRY(moth_json_integer(ahead, &which));
-  if (control)
-    which = 0;
-  else if (!more || which < -(int64_t)nfused(r) || which >= (int64_t)r->nops)
-    return bad("a call");
-  for (; more;) {
-    MOTH_TRY(moth_json_next(ahead, &more));
-    if (more)
-      MOTH_TRY(moth_json_skip(ahead));
-  }
-  if (control)
-    return MOTH_OK;
-  *n += which < 0 ? r->m->fused->kernels[-1 - which].nresults : r->ops[which]->nresults;
-  return MOTH_OK;
-}
-
+/* How many values the calls make, from the first number in each. */
 static MothStatus count_values(Reader *r, uint32_t *n) {
   MothJson ahead = r->json;
   bool more;
   ahead.arena = NULL;
   MOTH_TRY(moth_json_begin(&ahead, '['));
   for (;;) {
+    int64_t which = 0;
     MOTH_TRY(moth_json_next(&ahead, &more));
     if (!more)
       return MOTH_OK;
-    MOTH_TRY(peek_results(r, &ahead, n));
+    MOTH_TRY(moth_json_begin(&ahead, '['));
+    MOTH_TRY(moth_json_next(&ahead, &more));
+    bool control = more && moth_json_peek(&ahead) == '"';
+    MOTH_TRY(control ? moth_json_skip(&ahead) : moth_json_integer(&ahead, &which));
+    if (!control && (!more || which < -(int64_t)nfused(r) || which >= (int64_t)r->nops))
+      return bad("a call");
+    if (!control)
+      *n += which < 0 ? r->m->fused->kernels[-1 - which].nresults : r->ops[which]->nresults;
+    while (more) {
+      MOTH_TRY(moth_json_next(&ahead, &more));
+      if (more)
+        MOTH_TRY(moth_json_skip(&ahead));
+    }
   }
 }
 
 static MothStatus read_tensors(Reader *r, const MothSafetensorsEntry ***out) {
   MothModel *m = r->m;
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->nstate));
-  const MothSafetensorsEntry **list = *out = take(r, m->nstate, sizeof *list);
-  if (!list)
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  const MothSafetensorsEntry **list;
+  MOTH_TRY(begin(r, MOTH_EDGE_MOST_CALLS, &m->nstate, sizeof *list, &list));
+  *out = list;
   for (uint32_t i = 0; i < m->nstate; i++) {
     const char *name;
     MOTH_TRY(member(r, "a tensor's name"));
@@ -661,7 +627,7 @@ static MothStatus read_written(Reader *r) {
   uint32_t n;
   MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &n));
   MOTH_TRY(moth_json_begin(&r->json, '['));
-  for (uint32_t i = 0; i < n; i++) {
+  while (n-- > 0) {
     int64_t id;
     MOTH_TRY(integer(r, 0, (int64_t)r->m->nstate - 1, "a tensor that is written to", &id));
     r->written[id] = true;
@@ -745,15 +711,9 @@ static MothStatus read_calls(Reader *r, const MothDType *dtypes,
 
 static MothStatus read_outputs(Reader *r) {
   MothModel *m = r->m;
-  MOTH_TRY(count(r, MOTH_EDGE_MOST_CALLS, &m->noutputs));
-  if (!(m->outputs = take(r, m->noutputs, sizeof *m->outputs)))
-    return MOTH_ERR_MEMORY;
-  MOTH_TRY(moth_json_begin(&r->json, '['));
+  MOTH_TRY(begin(r, MOTH_EDGE_MOST_CALLS, &m->noutputs, sizeof *m->outputs, &m->outputs));
   for (uint32_t i = 0; i < m->noutputs; i++) {
-    MOTH_TRY(member(r, "an output"));
-    MOTH_TRY(moth_json_begin(&r->json, '['));
-    MOTH_TRY(member(r, "an output"));
-    MOTH_TRY(text(r, &m->outputs[i].io.name));
+    MOTH_TRY(named(r, "an output", &m->outputs[i].io.name));
     MOTH_TRY(member(r, "an output"));
     MOTH_TRY(value_id(r, m->nvalues, &m->outputs[i].value));
     MOTH_TRY(finish(r, "an output"));

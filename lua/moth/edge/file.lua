@@ -98,60 +98,40 @@ local function check_call(call, values)
   end
 end
 
--- The same number at all points, or a formula of the dimensions.
-local function merge_number(list, about, call)
-  local numbers = {}
-  for i, v in ipairs(list) do
-    if type(v) == "string" then -- an integer that a double does not hold
-      for _, other in ipairs(list) do
-        if other ~= v then refuse(call, "a number depends on a size in no way that can be followed") end
-      end
-      return v
+-- What values at all points have in common: a number is one, or, unless `fixed`, a formula of the dimensions.
+local function merge_value(list, about, call, fixed)
+  local first, same, out = list[1], true, {}
+  for _, v in ipairs(list) do
+    same = same and v == first
+    local alike = type(v) == type(first) and (type(v) == "table" and #v == #first or type(v) == "number" or v == first)
+    if not alike or fixed and type(v) == "number" and not same then refuse(call, "an argument depends on a size") end
+  end
+  if type(first) == "table" then
+    for k in ipairs(first) do
+      local items = {}
+      for i, v in ipairs(list) do items[i] = v[k] end
+      out[k] = merge_value(items, about, call, fixed)
     end
-    numbers[i] = v
+    return out
   end
-  local f = about.follow(numbers)
-  if f == nil then
-    local other = 2
-    while list[other] == list[1] do other = other + 1 end
-    refuse(call, ("a number depends on a size in no way that can be followed: it is %s with %s, %s with %s\nHINT: give "
-      .. "that dimension a fixed size"):format(tostring(list[1]), merging.point_text(about.points[1]),
-        tostring(list[other]), merging.point_text(about.points[other])))
-  end
-  return f
+  local f = same and first
+  if not same then f = about.follow(list) end
+  if f ~= nil then return f end
+  local other = 2
+  while list[other] == first do other = other + 1 end
+  return refuse(call, ("a number depends on a size in no way that can be followed: it is %s with %s, %s with %s\nHINT: "
+    .. "give that dimension a fixed size"):format(tostring(first), merging.point_text(about.points[1]),
+      tostring(list[other]), merging.point_text(about.points[other])))
 end
 
 local function merge_arg(args, about, call)
-  local kind, first = args[1][1], args[1][2]
-  local function all_same()
-    for i = 2, #args do
-      local same = type(first) == "table" and table.concat(args[i][2], " ") == table.concat(first, " ")
-        or args[i][2] == first
-      if args[i][1] ~= kind or not same then refuse(call, "an argument depends on a size") end
-    end
-    return first
+  local kind, list = args[1][1], {}
+  for i, a in ipairs(args) do
+    if kind == "int" and a[1] == "float" then kind = "float" end
+    if a[1] ~= kind and not (kind == "float" and a[1] == "int") then refuse(call, "an argument depends on a size") end
+    list[i] = a[2]
   end
-  if kind == "int" or kind == "float" then
-    local list = {}
-    for i, a in ipairs(args) do
-      if a[1] ~= "int" and a[1] ~= "float" then refuse(call, "an argument depends on a size") end
-      if a[1] == "float" then kind = "float" end
-      list[i] = a[2]
-    end
-    return { kind, merge_number(list, about, call) }
-  elseif kind == "ints" then
-    local out = {}
-    for k = 1, #first do
-      local list = {}
-      for i, a in ipairs(args) do
-        if #a[2] ~= #first then refuse(call, "the length of a list depends on a size") end
-        list[i] = a[2][k]
-      end
-      out[k] = merge_number(list, about, call)
-    end
-    return { kind, out }
-  end
-  return { kind, all_same() }
+  return { kind, merge_value(list, about, call, kind:find "^value" ~= nil) }
 end
 
 local merge
