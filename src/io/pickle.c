@@ -296,6 +296,10 @@ static MothStatus put(MothPickleMachine *m, uint64_t id) {
   const MothPickleValue *value = moth_pickle_top(m);
   if (!value)
     return moth_pickle_damaged(m, "nothing to remember");
+  if (id == 1 && m->memo_count == 0) { /* Python 2 counts from 1 */
+    MOTH_TRY(moth_pickle_reserve(m, &m->memo, 0, &m->memo_room, 1, sizeof *m->memo));
+    m->memo[m->memo_count++] = (MothPickleValue){.kind = MOTH_PICKLE_NOTHING};
+  }
   if (id > m->memo_count) /* Python numbers them in order */
     return moth_pickle_damaged(m, "a value remembered under a number out of order");
   if (id == m->memo_count) {
@@ -315,8 +319,9 @@ static MothStatus put_numbered(MothPickleMachine *m, int size) {
 static MothStatus get_numbered(MothPickleMachine *m, int size) {
   uint64_t id;
   MOTH_TRY(read_number(m, size, &id));
-  return id < m->memo_count ? moth_pickle_push(m, m->memo[id])
-                            : moth_pickle_damaged(m, "a value that was not remembered");
+  if (id >= m->memo_count || m->memo[id].kind == MOTH_PICKLE_NOTHING)
+    return moth_pickle_damaged(m, "a value that was not remembered");
+  return moth_pickle_push(m, m->memo[id]);
 }
 
 static MothStatus pop_one(MothPickleMachine *m) {

@@ -88,9 +88,10 @@ typedef struct MothPickle {
  * (what, at which byte; *out is NULL), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out);
 
-/* The same for the index of a distributed checkpoint of PyTorch (.metadata): the names of its classes are
- * known, too, whose objects become records, also as keys of dictionaries; tensors are not. Memory is at
- * most 64 MB + 40 n. */
+/* The same for the index of a distributed checkpoint of PyTorch (.metadata) and for dictionaries of NumPy's arrays:
+ * the names of their classes are known, too, whose objects become records, also as keys of dictionaries; tensors are
+ * not. An array is { version, shape, dtype's name, whether columns come first, bytes }; the order of its bytes is not
+ * kept. Memory is at most 64 MB + 40 n. */
 MOTH_API MothStatus moth_pickle_parse_records(const uint8_t *bytes, size_t n, MothPickle **out);
 MOTH_API void moth_pickle_free(MothPickle *pickle); /* NULL is allowed */
 

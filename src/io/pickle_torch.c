@@ -29,6 +29,11 @@ typedef enum Global {
   POSIX_PATH,
   LOCAL_PATH,
   WINDOWS_PATH,
+  /* Of arrays, as CIFAR's files have them: */
+  ARRAY,
+  OLD_ARRAY, /* before NumPy 2 */
+  ARRAY_CLASS,
+  ARRAY_DTYPE,
   METADATA, /* records from here on */
   METADATA_INDEX,
   TENSOR_METADATA,
@@ -65,6 +70,10 @@ static const char *const globals[NGLOBALS] = {
     [POSIX_PATH] = "pathlib.PosixPath",
     [LOCAL_PATH] = "pathlib._local.PosixPath", /* Python 3.13 */
     [WINDOWS_PATH] = "pathlib.WindowsPath",
+    [ARRAY] = "numpy._core.multiarray._reconstruct",
+    [OLD_ARRAY] = "numpy.core.multiarray._reconstruct",
+    [ARRAY_CLASS] = "numpy.ndarray",
+    [ARRAY_DTYPE] = "numpy.dtype",
     [METADATA] = DCP "metadata.Metadata",
     [METADATA_INDEX] = DCP "metadata.MetadataIndex",
     [TENSOR_METADATA] = DCP "metadata.TensorStorageMetadata",
@@ -362,7 +371,7 @@ static MothStatus rebuild_sparse(MothPickleMachine *m, MothPickleValue arguments
 
 /* REDUCE: calls one of the known names. */
 MothStatus moth_pickle_reduce(MothPickleMachine *m) {
-  MothPickleValue arguments, callee, item[2], made;
+  MothPickleValue arguments, callee, item[3], made;
   MOTH_TRY(moth_pickle_pop(m, &arguments));
   MOTH_TRY(moth_pickle_pop(m, &callee));
   if (callee.kind != MOTH_PICKLE_GLOBAL || arguments.kind != MOTH_PICKLE_TUPLE)
@@ -411,6 +420,18 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   case LOCAL_PATH:
   case WINDOWS_PATH: /* its parts */
     return moth_pickle_push(m, arguments);
+  case ARRAY:
+  case OLD_ARRAY: /* a record, whose fields are the array's state */
+    if (items_of(m, arguments, item, 3) != 3 || item[0].kind != MOTH_PICKLE_GLOBAL ||
+        item[0].n != ARRAY_CLASS)
+      return moth_pickle_damaged(m, "an array that is not described as NumPy does");
+    MOTH_TRY(moth_pickle_new_container(m, MOTH_PICKLE_RECORD, &made));
+    return moth_pickle_push(m, made);
+  case ARRAY_DTYPE: /* its name */
+    if (items_of(m, arguments, item, 3) < 1 || item[0].kind != MOTH_PICKLE_STRING)
+      return moth_pickle_damaged(m, "a dtype without a name");
+    return moth_pickle_push(m, item[0]);
+  case ARRAY_CLASS:
   case REBUILD_FROM_TYPE:
   case TENSOR_CLASS:
   case PARAMETER_CLASS:
@@ -461,8 +482,9 @@ MothStatus moth_pickle_build(MothPickleMachine *m) {
       return moth_pickle_damaged(m, "an object whose fields are set twice, or are no dictionary");
     return moth_pickle_copy_cells(m, top->n, state.n, state.kind == MOTH_PICKLE_TUPLE);
   }
-  if (!moth_pickle_top(m) || moth_pickle_top(m)->kind != MOTH_PICKLE_ORDERED ||
-      state.kind != MOTH_PICKLE_DICT)
+  if (top && top->kind == MOTH_PICKLE_STRING && m->records && state.kind == MOTH_PICKLE_TUPLE)
+    return MOTH_OK; /* a dtype's: the order of its bytes */
+  if (!top || top->kind != MOTH_PICKLE_ORDERED || state.kind != MOTH_PICKLE_DICT)
     return moth_pickle_damaged(m, "attributes for something else than an OrderedDict");
   return MOTH_OK;
 }

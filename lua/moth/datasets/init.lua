@@ -29,6 +29,8 @@ end)
 
 local files = {
   MNIST = { "mnist", "MNIST" }, FashionMNIST = { "mnist", "FashionMNIST" }, Synthetic = { "synthetic" },
+  KMNIST = { "mnist", "KMNIST" }, EMNIST = { "emnist" }, CIFAR10 = { "cifar", "CIFAR10" },
+  CIFAR100 = { "cifar", "CIFAR100" }, SVHN = { "svhn" },
   Digits = { "digits" }, ImageDataset = { "images" }, IDX = { "idx" }, ImageFolder = { "folder" },
 }
 

@@ -1,4 +1,5 @@
---- MNIST (LeCun, Cortes, Burges) and FashionMNIST (Xiao, Rasul, Vollgraf 2017): 28x28 grey images, 10 classes.
+--- MNIST (LeCun, Cortes, Burges), FashionMNIST (Xiao, Rasul, Vollgraf 2017) and KMNIST (Clanuwat and others 2018):
+-- 28x28 grey images, 10 classes.
 --
 --     local train = moth.datasets.FashionMNIST("./data", { split = "train", download = true, transform = t })
 --     local x, y = train:get(1)     -- y from 1 to 10; train.classes[y] is its name
@@ -17,6 +18,7 @@ local md5 = require "moth.utils.md5"
 local ImageDataset = require "moth.datasets.images"
 local IDX = require "moth.datasets.idx"
 local is_train = require "moth.datasets.split"
+local look = require "moth.datasets.places"
 local sources = require "moth.datasets.sources"
 local system = require "moth.utils.system"
 
@@ -24,14 +26,7 @@ local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 -- ---- finding ---------------------------------------------------------------------------------------
 
-local function places(source, root)
-  local out = {}
-  for _, base in ipairs({ root or "data", system.getenv("MOTH_DATA") }) do
-    out[#out + 1] = base
-    for _, folder in ipairs(source.folders) do out[#out + 1] = base .. "/" .. folder end
-  end
-  return out
-end
+local function places(source, root) return look.all(root, source.folders) end
 
 -- The paths of a part ("train" or "t10k"): images and labels from one folder.
 local function find(source, root, part)
@@ -78,11 +73,18 @@ local function download(source, folder, file)
     if not ok then
       why = why or "no mirror could be reached: " .. said
     else
-      if B.sha256_file(part) == source.sha256[file] then
+      local sound
+      if source.packed then
+        local bytes = look.bytes(part)
+        sound = md5("", bytes:data(), bytes:numel()) == source.packed[file]
+      else
+        sound = B.sha256_file(part) == source.sha256[file]
+      end
+      if sound then
         ok, why = os.rename(part, path)
         if ok then return nil end
       else
-        why = mirror .. file .. ".gz has another SHA-256 sum than expected"
+        why = mirror .. file .. (".gz has another %s sum than expected"):format(source.packed and "MD5" or "SHA-256")
       end
     end
     os.remove(part)
@@ -127,6 +129,18 @@ local function sum_of(tensor)
     for shift = 24, 0, -8 do head[#head + 1] = string.char(math.floor(n / 2 ^ shift) % 256) end
   end
   return md5(table.concat(head), tensor:data(), tensor:numel())
+end
+
+-- Raises unless `path` holds the file of a source of which the sums of the packed files are known; unpacked ones are
+-- known by their shapes.
+local function verify_packed(where, source, path, file)
+  if path:find "%.gz$" then return look.verify(where, path, look.bytes(path), source.packed[file]) end
+  local shape = B.named(B.load_idx, where)(path):size()
+  local n = file:find "^train" and 60000 or 10000
+  if shape[1] ~= n or file:find "images" and (shape[2] ~= 28 or shape[3] ~= 28) then
+    check.fail("%s: %s is not the published file: its shape is %s\nHINT: check = false reads it nevertheless", where,
+      path, tostring(shape))
+  end
 end
 
 -- Raises unless `path` holds the file `wanted` ("MNIST's train-images-idx3-ubyte").
@@ -182,7 +196,10 @@ local function define(name)
       made.classes, self.note, self.why = other.classes, other.note, why
       return ImageDataset.__init(self, other.images, other.labels, made)
     end
-    if o.check then
+    if o.check and source.packed then
+      verify_packed(where, source, images_path, ("%s-%s"):format(part, kinds[1]))
+      verify_packed(where, source, labels_path, ("%s-%s"):format(part, kinds[2]))
+    elseif o.check then
       verify(where, images_path, ("%s's %s-%s"):format(name, part, kinds[1]))
       verify(where, labels_path, ("%s's %s-%s"):format(name, part, kinds[2]))
     end
@@ -200,4 +217,4 @@ local function define(name)
   return cls
 end
 
-return { MNIST = define("MNIST"), FashionMNIST = define("FashionMNIST") }
+return { MNIST = define("MNIST"), FashionMNIST = define("FashionMNIST"), KMNIST = define("KMNIST") }

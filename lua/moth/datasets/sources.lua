@@ -1,5 +1,6 @@
---- Folders, mirrors and checksums of MNIST's and FashionMNIST's files.
--- Per file: SHA-256 of the published .gz, and MD5 of the unpacked content, as others have compressed it again.
+--- Folders, mirrors and checksums of MNIST's, FashionMNIST's and KMNIST's files.
+-- Per file: SHA-256 of the published .gz, and MD5 of the unpacked content, as others have compressed it again; of
+-- KMNIST, MD5 of the published .gz.
 local sources = {
   MNIST = {
     folders = { "mnist", "MNIST", "MNIST/raw" },
@@ -36,6 +37,18 @@ local sources = {
       ["train-labels-idx1-ubyte"] = "9018921c3c673c538a1fc5bad174d6f9",
       ["t10k-images-idx3-ubyte"] = "8181f5470baa50b63fa0f6fddb340f0a",
       ["t10k-labels-idx1-ubyte"] = "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+  },
+  KMNIST = {
+    folders = { "kmnist", "KMNIST", "KMNIST/raw" },
+    mirrors = { "http://codh.rois.ac.jp/kmnist/dataset/kmnist/" },
+    classes = { "o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo" },
+    sha256 = {}, md5 = {},
+    packed = {
+      ["train-images-idx3-ubyte"] = "bdb82020997e1d708af4cf47b453dcf7",
+      ["train-labels-idx1-ubyte"] = "e144d726b3acfaa3e44228e80efcd344",
+      ["t10k-images-idx3-ubyte"] = "5c965bf0a639b31b8f53240b1b52f4d7",
+      ["t10k-labels-idx1-ubyte"] = "7320c461ea6c1c855c0b718fb2a4b134",
     },
   },
 }
