@@ -199,7 +199,7 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
   bool grows = any && x->ndim > 1;
   for (int i = 0; i < n_pad; i++)
     grows = grows && grow[i] >= 0;
-  if (grows && n_pad > 2 && x->keys == MOTH_KEY_CPU && !x->carried && !moth_is_traced() &&
+  if (grows && x->keys == MOTH_KEY_CPU && !x->carried && !moth_is_traced() &&
       !moth_value_records(moth_v_tensor(x))) {
     MOTH_TRY(then(around(x, n_pad, grow, mode, &out), x));
     return moth_give(c, out);
