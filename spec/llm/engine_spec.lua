@@ -58,7 +58,8 @@ describe("the engine of language models #M430", function()
     assert.is_nil(out[4])
     assert.equal(0, engine:state().blocks_used)
     for message, r in pairs { ["prompt%[1%]: there is no token 420; the last one is 419"] = { prompt = { 1, 420 } },
-      ["a prompt of 200 tokens: it must be shorter than 128, the longest text of the model"] = { prompt = ids } } do
+      ["a prompt of 200 tokens: this model's maximum context length is 128, and a prompt must be shorter"] = {
+        prompt = ids } } do
       for i = #ids + 1, 200 do ids[i] = 3 end
       r.kind = "completion"
       local ok, why = pcall(engine.add, engine, 5, r)

@@ -56,8 +56,9 @@ describe_served("moth.serve and large requests #M430", function()
     local status, out = post("/v1/completions", { model = "llama", prompt = { "a", ("a"):rep(20000) } })
     assert.equal(400, status)
     assert.equal("prompt[1]", out.error.param)
-    assert.matches("^prompt%[1%]: 20000 bytes: the model's limit is 128 tokens, and no text of more than %d+ bytes",
-      out.error.message)
+    assert.matches("^prompt%[1%]: 20000 bytes: this model's maximum context length is 128 tokens, and no text of more "
+      .. "than %d+ bytes", out.error.message)
+    assert.equal("context_length_exceeded", out.error.code)
     -- 70 bytes for each of the prompt's would be a gigabyte.
     assert.is_true(memory(server, "VmHWM") - before < 2 * 65536, memory(server, "VmHWM") - before)
     assert.equal(200, (post("/v1/completions", { model = "llama", prompt = "a", max_tokens = 1 })))
@@ -82,7 +83,7 @@ describe_served("moth.serve and large requests #M430", function()
       chat_template_kwargs = { a = ("x"):rep(70000) } })
     local ids = {}
     for i = 1, 200 do ids[i] = 1 end
-    refused("prompt", "200 tokens: the model's limit is 128", { prompt = ids })
+    refused("prompt", "200 tokens: this model's maximum context length is 128", { prompt = ids })
     local status, out = post("/v1/completions", '{"model":"llama","prompt":"a","' .. ("k"):rep(90000) .. '":1}')
     assert.equal(400, status)
     assert.is_true(#out.error.message < 3000 and #out.error.param < 300)

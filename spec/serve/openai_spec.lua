@@ -83,6 +83,10 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     local missing = server:get "/v1/models/none"
     assert.equal(404, missing.status)
     assert.equal("there is no language model 'none'", cjson.decode(missing.body).error.message)
+    assert.equal("model_not_found", cjson.decode(missing.body).error.code)
+    assert.equal("unsupported_parameter", select(2, post("/v1/completions", { model = "echo", prompt = "a",
+      frob = 1 })).error.code)
+    assert.equal(cjson.null, out.error.code)
     local nothing = server:post("/v1/moderations", "{}").body
     assert.equal("there is nothing at /v1/moderations", cjson.decode(nothing).error.message)
   end)

@@ -79,17 +79,17 @@ local function check_bytes(self, name, bytes, signature)
   signature = signature or self.signature
   local most = signature.max_bytes
   if bytes > most then
-    refuse("%s has %d bytes: %d tokens are the most here, and no text of more than %d bytes has so few", name, bytes,
-      signature.max_tokens, most)
+    refuse("%s has %d bytes: this model's maximum context length is %d tokens, and no text of more than %d bytes has \z
+      so few", name, bytes, signature.max_tokens, most)
   end
 end
 
 -- Refuses a list of too many ids; cut: it is not whole.
 local function check_count(self, ids, cut)
   if #ids < self.most then return end
-  refuse("a prompt of %s%d tokens: it must be shorter than %d, %s", cut and "at least " or "", #ids, self.most,
-    self.most == self.model.max_length and "the longest text of the model"
-    or "for which there is memory (max_tokens of moth.serve.llm)")
+  refuse("a prompt of %s%d tokens: this model's maximum context length is %d%s, and a prompt must be shorter",
+    cut and "at least " or "", #ids, self.most, self.most == self.model.max_length and ""
+    or " here, for which there is memory (max_tokens of moth.serve.llm)")
 end
 
 -- The ids of a prompt, a text or ids from 0. embedder: what makes ids of it, if it is to become a vector.
@@ -239,7 +239,7 @@ local function add_texts(self, id, r)
     local name = ("input[%d]"):format(i - 1)
     local ids = prompt_ids(self, text, name, embedder)
     if #ids > embedder.max_length then
-      refuse("%s has %d tokens; %d are the most here", name, #ids, embedder.max_length)
+      refuse("%s has %d tokens: this model's maximum context length is %d", name, #ids, embedder.max_length)
     end
     lists[i], tokens = ids, tokens + #ids
   end

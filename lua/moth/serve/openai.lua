@@ -366,11 +366,23 @@ end
 local KINDS = { "invalid_request_error", [401] = "authentication_error", [404] = "invalid_request_error",
   [429] = "rate_limit_error" }
 
+-- OpenAI's codes, which clients tell errors apart by.
+local CODES = { [401] = "invalid_api_key", [429] = "rate_limit_exceeded" }
+local function code_of(status, message, param)
+  if CODES[status] then return CODES[status] end
+  if status == 404 and param == "model" then return "model_not_found" end
+  if status ~= 400 then return nil end
+  if message:find("this model's maximum context length is", 1, true) then return "context_length_exceeded" end
+  return message:find ": is not supported here" and "unsupported_parameter" or nil
+end
+
 --- The body of an error.
 function M.error(status, message, param)
   local kind = KINDS[status] or status >= 500 and "server_error" or KINDS[1]
+  local code = code_of(status, message, param)
   message, param = kserve.short(message, 2000), param and kserve.short(param, 200)
-  return json().encode { error = { message = message, type = kind, param = param or json().null, code = json().null } }
+  return json().encode { error = { message = message, type = kind, param = param or json().null,
+    code = code or json().null } }
 end
 
 -- A token as a text; bytes that are none are written out, so that different ones stay different.
@@ -617,13 +629,15 @@ local function check_size(model, request)
   local most, tokens = signature and signature.max_bytes, signature and signature.max_tokens
   local function check(name, bytes)
     if bytes > most then
-      refuse(name, "%d bytes: the model's limit is %d tokens, and no text of more than %d bytes has so few", bytes,
-        tokens, most)
+      refuse(name, "%d bytes: this model's maximum context length is %d tokens, and no text of more than %d bytes has \z
+        so few", bytes, tokens, most)
     end
   end
   local function check_prompt(name, prompt)
     if type(prompt) == "string" then return most and check(name, #prompt) end
-    if tokens and #prompt > tokens then refuse(name, "%d tokens: the model's limit is %d", #prompt, tokens) end
+    if tokens and #prompt > tokens then
+      refuse(name, "%d tokens: this model's maximum context length is %d", #prompt, tokens)
+    end
   end
   if request.messages then
     local bytes = 0

@@ -2,7 +2,7 @@
 PACKAGES = "tritonclient[http]==2.73.0 prometheus_client==0.26.0 numpy==2.4.6"
 MEETS = ("KServe's protocol by tritonclient: readiness, metadata, inference with JSON and with binary tensors, errors; `/metrics` "
          "parsed by prometheus_client: kinds, help, buckets of histograms")
-LIMITS = "tritonclient's shared memory, statistics and gRPC; the openai client was not tried here"
+LIMITS = "tritonclient's shared memory, statistics and gRPC"
 
 import os
 import socket
