@@ -240,7 +240,7 @@ endif
 # ---- building and using -------------------------------------------------------------------------
 
 .PHONY: edge edge-libs edge-test deps-edge everywhere
-.PHONY: all all-levels libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity bridges fuzz site docs pictures tour install install-lua dist deb uninstall clean help
+.PHONY: all all-levels libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover deps-hosts deps-site demo test test-full test-arm64 asan ubsan-clang tsan valgrind faults soak coverage lint bench bench-ops bundle gpu-check parity bridges fuzz site docs pictures tour install install-lua install-share dist deb uninstall clean help
 
 all: check $(if $(TRIPLE),$(SYSROOT)/usr)
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -517,6 +517,8 @@ INCDIR   := $(PREFIX)/include/moth
 PKGDIR   := $(LIBDIR)/pkgconfig
 LUADIR   := $(PREFIX)/share/lua/5.1
 CLUADIR  := $(LIBDIR)/lua/5.1
+DATADIR  := $(PREFIX)/share
+ZSHDIR   := $(DATADIR)/zsh/site-functions
 INSTALL   = $(Q)install -D -m
 # The tree's own libraries keep what debuggers and profilers read; installed, it would be two fifths of their size.
 STRIP     = -s --strip-program=strip
@@ -540,7 +542,18 @@ install-lua: all
 	  (cd $$dir && find moth '(' -name '*.lua' -o -name 'digits.*' ')' -exec install -D -m 644 {} "$$to"/{} \;) || exit 1; done
 	$(INSTALL) 644 lua/moth/library/extension.mk '$(DESTDIR)$(LUADIR)/moth/library/extension.mk'
 	$(INSTALL) 644 -t '$(DESTDIR)$(LUADIR)/moth/include' $(HEADERS)
-install: install-lua
+# Man pages, completion for shells, definitions for editors are written by the program, which must run here.
+install-share: all
+	$(call say,PUT,$(DESTDIR)$(DATADIR)/man $(DESTDIR)$(DATADIR)/moth/meta)
+	$(Q)[ -e $(B)/share/made ] && [ -z "$$(find lua $(GEN) $(B)/moth $(B)/moth_lua.so -newer $(B)/share/made | head -n 1)" ] || { rm -rf $(B)/share && \
+	  MOTH_LUAJIT_WARNING=0 $(B)/moth -e 'require("moth.cli.commands").install("$(B)/share")' && touch $(B)/share/made; }
+	$(Q)rm -rf '$(DESTDIR)$(DATADIR)/moth/meta'
+	$(INSTALL) 644 -t '$(DESTDIR)$(DATADIR)/man/man1' $(B)/share/man/man1/*.1
+	$(INSTALL) 644 -t '$(DESTDIR)$(DATADIR)/bash-completion/completions' $(B)/share/bash-completion/completions/moth
+	$(INSTALL) 644 -t '$(DESTDIR)$(ZSHDIR)' $(B)/share/zsh/site-functions/_moth
+	$(Q)mkdir -p '$(DESTDIR)$(DATADIR)' && to=$$(cd '$(DESTDIR)$(DATADIR)' && pwd) && cd $(B)/share && \
+	  find moth -name '*.lua' -exec install -D -m 644 {} "$$to"/{} \;
+install: install-lua $(if $(TRIPLE),,install-share)
 	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
 	$(INSTALL) 644 -t '$(DESTDIR)$(INCDIR)' $(HEADERS)
 	$(Q)ln -sfn $(SONAME) '$(DESTDIR)$(LIBDIR)/libmoth.so'
@@ -551,7 +564,9 @@ install: install-lua
 	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > '$(DESTDIR)$(PKGDIR)/moth.pc'
 INSTALLED = $(SONAME) libmoth.so libmoth_cuda.so libmoth_gloo.so libmoth_mpi.so
 uninstall:
-	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)'
+	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)' '$(DESTDIR)$(DATADIR)/moth'
+	cd '$(DESTDIR)$(DATADIR)' 2>/dev/null && rm -f man/man1/moth.1 man/man1/mothrun.1 man/man1/moth-*.1 bash-completion/completions/moth || true
+	rm -f '$(DESTDIR)$(ZSHDIR)/_moth'
 	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \
 	  '$(DESTDIR)$(BINDIR)/mothrun' '$(DESTDIR)$(PKGDIR)/moth.pc'
 

@@ -30,7 +30,7 @@ work=$out/work
 rm -rf "$work"
 mkdir -p "$work/all" "$work/debian"
 trap 'rm -rf "$work"' EXIT
-"$@" install DESTDIR="$work/all" PREFIX=/usr LIBDIR="/$lib" CLUADIR="/$lib/lua/5.1"
+"$@" install DESTDIR="$work/all" PREFIX=/usr LIBDIR="/$lib" CLUADIR="/$lib/lua/5.1" ZSHDIR=/usr/share/zsh/vendor-completions
 
 put() { # put PACKAGE PATH...: moves what was installed
   package=$1
@@ -43,7 +43,8 @@ put() { # put PACKAGE PATH...: moves what was installed
 }
 put $library "$lib/libmoth.so.${version%%.*}" $lib/libmoth_gloo.so $lib/libmoth_cuda.so
 put libmoth-dev usr/include/moth $lib/libmoth.so $lib/pkgconfig
-put moth usr/bin $lib/lua usr/share/lua
+find "$work/all/usr/share/man" -name '*.1' -exec gzip -n -9 {} +
+put moth usr/bin $lib/lua usr/share/lua usr/share/man usr/share/bash-completion usr/share/zsh usr/share/moth
 rm -f "$work/all/$lib/libmoth_mpi.so" # of this machine's MPI: each site makes its own
 left=$(find "$work/all" ! -type d)
 [ -z "$left" ] || { printf '✗ make deb: no package takes\n%s\n' "$left" >&2; exit 1; }

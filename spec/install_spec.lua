@@ -58,6 +58,17 @@ describe("make install #noasan", function()
     end
   end)
 
+  it("puts man pages, completion and definitions for editors where these look", function()
+    must("make install B=%s PREFIX=%s", build, prefix)
+    for _, file in ipairs { "man/man1/moth.1", "man/man1/moth-serve.1", "man/man1/mothrun.1", "moth/meta/moth/nn.lua",
+      "bash-completion/completions/moth", "zsh/site-functions/_moth", "moth/meta/moth/globals.lua" } do
+      assert.is_true(tonumber(must("wc -c < %s/share/%s", prefix, file)) > 10, file)
+    end
+    if run("command -v man"):match "%S" then
+      assert.matches("moth%-serve %- Models behind HTTP", must("man -l %s/share/man/man1/moth-serve.1", prefix))
+    end
+  end)
+
   it("refuses libraries and Lua files of different versions, by name", function()
     must("make install B=%s PREFIX=%s", build, prefix)
     local other = prefix .. "/other"
@@ -233,6 +244,8 @@ describe("make deb #noasan", function()
       must("dpkg-deb -e %s %s/%s && cd %s/root && md5sum --quiet -c ../%s/md5sums", path, dir, name, dir, name)
       packages[#packages + 1] = path
     end
+    must("test -e %s/root/usr/share/man/man1/moth-serve.1.gz -a -e %s/root/usr/share/zsh/vendor-completions/_moth", dir,
+      dir)
     assert.matches("Depends: libmoth0 %(= " .. version .. "%), .*luajit", must("cat %s/moth/control", dir))
     assert.equal("activate-noawait ldconfig\n", must("cat %s/libmoth0/triggers", dir))
     local lib = must("cd %s/root && ls -d usr/lib/*", dir):match("%S+")

@@ -23,32 +23,8 @@ for name in ("utils.system.sleep benchmark.machine models.vgg13 models.vgg16 mod
 end
 
 -- name -> function, of all modules; "cuda.Stream" and so on
-local functions, classes, names = {}, {}, {}
-local function visit(module, prefix, seen)
-  if seen[module] then return end
-  seen[module] = true
-  local mt = getmetatable(module)
-  local list = {}
-  for k in pairs(module) do list[#list + 1] = k end
-  for _, k in ipairs(mt and mt.__names and mt.__names(module) or {}) do list[#list + 1] = k end
-  for _, k in ipairs(list) do
-    local v = type(k) == "string" and k:sub(1, 1) ~= "_" and module[k]
-    local name = prefix .. tostring(k)
-    if type(v) == "function" then
-      functions[name] = v
-    elseif type(v) == "table" and v ~= moth.ops.moth then
-      local vmt = getmetatable(v)
-      if vmt and rawget(vmt, "__module_name") then
-        if not pending[k] or prefix ~= "" then visit(v, name .. ".", seen) end
-      elseif vmt and vmt.__call and rawget(v, "__name") then
-        classes[name] = v
-      elseif vmt and vmt.__call and not rawget(vmt, "__name") then -- an object of a class is no function
-        functions[name] = v
-      end
-    end
-  end
-end
-visit(moth, "", {})
+local functions, classes = require "lua.surface"(pending)
+local names = {}
 for name, fn in pairs(require("moth.tensor").methods) do functions["x:" .. name] = fn end
 for name in pairs(B.internal) do functions["ops.moth." .. name] = B.ops[name] end
 for name in pairs(functions) do names[#names + 1] = name end

@@ -79,6 +79,26 @@ function M.command(words)
   end
 end
 
+--- Writes what `make install` puts beside the program: man pages, completion, definitions for editors.
+function M.install(folder)
+  local system = require "moth.utils.system"
+  local function write(path, text)
+    path = folder .. "/" .. path
+    if os.execute("mkdir -p " .. system.quoted((path:gsub("/[^/]*$", "")))) ~= 0 then
+      error("the folder of " .. path .. " cannot be made", 0)
+    end
+    local f = assert(io.open(path, "w"))
+    f:write(text)
+    f:close()
+  end
+  write("man/man1/moth.1", cli.man(M.program()))
+  write("man/man1/mothrun.1", ".so man1/moth-run.1\n")
+  for _, word in ipairs(order) do write("man/man1/moth-" .. word .. ".1", cli.man(options_of(word))) end
+  write("bash-completion/completions/moth", cli.completion(M.program(), "bash"))
+  write("zsh/site-functions/_moth", cli.completion(M.program(), "zsh"))
+  require("moth.reference.meta").write(folder .. "/moth/meta")
+end
+
 --- Whether `moth WORD` is a command.
 function M.has(word) return modules[word] ~= nil or own[word] ~= nil end
 
