@@ -281,9 +281,9 @@ describe("mixtures of experts in GGUF files", function()
       assert.is_true((net(ids) - floats(ids)):abs():max():item() < 1e-5, kind)
     end
     local file = moth.gguf.load(path)
-    file.metadata["general.architecture"] = "qwen2moe"
+    file.metadata["general.architecture"] = "dbrx"
     moth.gguf.save(path, file.metadata, file.tensors)
     assert.error_matches(function() moth.models.load(path) end,
-      "'qwen2moe' are not supported; there are .* and gpt%-oss")
+      "'dbrx' are not supported; there are gpt2, arcee, .* starcoder2")
   end)
 end)

@@ -6,28 +6,12 @@ local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
 local blocks = require "moth.quantization.blocks"
+local kinds = require "moth.models.gguf_kinds"
 local rope = require "moth.models.rope"
 local words = require "moth.data.words"
 
 local M = {}
 
--- Names of a layer's weights: GGUF's behind "blk.N.", moth's behind the layer's.
-local function llama_names(more)
-  local t = {
-    layer = "model.layers.%d.",
-    inside = { attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj",
-      attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm",
-      ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
-      attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm", ffn_gate_inp = "mlp.gate" },
-    outside = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" },
-  }
-  for key, name in each(more or {}) do t.inside[key] = name end
-  return t
-end
-local llama = llama_names()
-local gemma2 = llama_names { post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm",
-  post_ffw_norm = "post_feedforward_layernorm" }
-local gpt_oss = llama_names { post_attention_norm = "post_attention_layernorm" }
 local gpt2 = {
   layer = "h.%d.",
   inside = { attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
@@ -44,19 +28,11 @@ local function moths_name(names, name)
   return part and names.outside[part] and names.outside[part] .. "." .. rest
 end
 
--- Puts a tensor of a file under its name here: each of all experts', which lie in one, and what has no name there under
--- its own.
+-- Puts a tensor of a file under its name here, and what has no name there under its own.
 local function put_tensor(names, name, t, kind, own, types)
-  local layer, part, rest = name:match "^blk%.(%d+)%.ffn_(%l+)_exps%.(%w+)$"
-  if layer then
-    for e = 1, t:size(1) do
-      local short = ("model.layers.%d.mlp.experts.%d.%s_proj.%s"):format(tonumber(layer), e - 1, part, rest)
-      own[short], types[short] = t:select(1, e), kind
-    end
-    return
-  end
-  local sinks = name:match "^blk%.(%d+)%.attn_sinks%.weight$"
-  local short = sinks and ("model.layers.%d.self_attn.sinks"):format(tonumber(sinks)) or moths_name(names, name) or name
+  local layer, part, rest = name:match "^blk%.(%d+)%.([%w_.]+)%.(%w+)$"
+  if layer and kinds.put(t, kind, layer, part, rest, own, types) then return end
+  local short = moths_name(names, name) or name
   own[short], types[short] = t, kind
 end
 
@@ -85,7 +61,9 @@ local forms = { ["rope.scaling.type"] = "text", ["rope.scaling.factor"] = "numbe
   ["rope.scale_linear"] = "number",
   ["rope.freq_base"] = "number", ["rope.freq_base_swa"] = "number",
   ["attention.layer_norm_rms_epsilon"] = "number", attn_logit_softcapping = "number",
-  final_logit_softcapping = "number" }
+  final_logit_softcapping = "number", ["attention.layer_norm_epsilon"] = "number", ["attention.scale"] = "number",
+  ["attention.clamp_kqv"] = "number", embedding_scale = "number", residual_scale = "number", logit_scale = "number",
+  expert_weights_scale = "number", expert_weights_norm = "flag", use_parallel_residual = "flag" }
 
 -- Fields that change no number of those models, and what others may be that are not read.
 local inert = { vocab_size = true, tensor_data_layout = true, ["rope.scaling.finetuned"] = true,
@@ -122,11 +100,12 @@ local function reader(metadata, path, where)
     local v = metadata[key]
     if v == nil then v = default end
     if v == nil then check.fail("[%s] %s has no %s", where, path, key) end
-    if v ~= default then
+    if v ~= default and name ~= "attention.sliding_window_pattern" then
       form.check(v, forms[name] or "count", function(_, expected)
         check.fail("[%s] %s: %s: expected %s, got %s", where, path, key, expected, tostring(v))
       end)
     end
+    if v == false and forms[name] == "flag" then return false end
     return v or nil
   end, read
 end
@@ -170,103 +149,26 @@ local function scaling_of(of, where, path)
   local s = { rope_type = kind, factor = of("rope.scaling.factor", old), attention_factor = attention,
     original_max_position_embeddings = field "original_context_length" or nil }
   if kind == "linear" then return s end
-  for _, name in ipairs { "yarn_ext_factor", "yarn_log_multiplier" } do
-    local v, plain = field(name), name == "yarn_ext_factor" and 1 or 0
-    if v and v ~= plain then
-      check.fail("[%s] %s: rope.scaling.%s = %g is not supported", where, path, name, v)
-    end
+  local ext, log = field "yarn_ext_factor", field "yarn_log_multiplier"
+  if ext and ext ~= 1 then
+    check.fail("[%s] %s: rope.scaling.yarn_ext_factor = %g is not supported", where, path, ext)
   end
+  if log and log ~= 0 then s.mscale, s.mscale_all_dim = 1, log end
   s.beta_fast, s.beta_slow = field "yarn_beta_fast" or nil, field "yarn_beta_slow" or nil
   -- attn_factor is what comes to YaRN's own factor; yarn_attn_factor is the whole, as Hugging Face's attention_factor.
   s.attention_factor = attention and attention * rope.mscale(s.factor) or field "yarn_attn_factor" or nil
   return s
 end
 
--- Phi-3's weights that lie in one another.
-local function apart(file, c)
-  local tensors, types = file.tensors, file.types
-  local heads, width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-  for i = 0, c.num_hidden_layers - 1 do
-    local at = ("blk.%d."):format(i)
-    local all, up = tensors[at .. "attn_qkv.weight"], tensors[at .. "ffn_up.weight"]
-    if all then
-      tensors[at .. "attn_q.weight"], tensors[at .. "attn_qkv.weight"] = all:narrow(1, 1, heads), nil
-      tensors[at .. "attn_k.weight"] = all:narrow(1, heads + 1, width)
-      tensors[at .. "attn_v.weight"] = all:narrow(1, heads + width + 1, width)
-      for _, part in ipairs { "q", "k", "v" } do
-        types[at .. "attn_" .. part .. ".weight"] = types[at .. "attn_qkv.weight"]
-      end
-    end
-    if up and up:size(1) == 2 * c.intermediate_size then
-      tensors[at .. "ffn_gate.weight"] = up:narrow(1, 1, c.intermediate_size)
-      tensors[at .. "ffn_up.weight"] = up:narrow(1, c.intermediate_size + 1, c.intermediate_size)
-      types[at .. "ffn_gate.weight"] = types[at .. "ffn_up.weight"]
-    end
-  end
-end
-
-local mixtures = { llama = true, qwen3moe = true, ["gpt-oss"] = true }
-
 local function as_llama(file, of, where, path)
-  local heads, width = of "attention.head_count", of "embedding_length"
-  local factors, kind = file.tensors["rope_freqs.weight"], file.metadata["general.architecture"]
-  local head_dim, layers = of("attention.key_length", width / heads), of "block_count"
-  if file.tensors["rope_factors_short.weight"] then
-    check.fail("[%s] %s: frequencies for short and long texts (longrope) are not supported in GGUF files\nHINT: take "
-      .. "the folder of safetensors", where, path)
-  end
-  local is_gemma, window = kind:find "^gemma" ~= nil, of("attention.sliding_window", false) or nil
-  local c = {
-    vocab_size = file.tensors["token_embd.weight"]:size(1), hidden_size = width,
-    intermediate_size = of "feed_forward_length", num_hidden_layers = layers, num_attention_heads = heads,
-    num_key_value_heads = of("attention.head_count_kv", heads), head_dim = head_dim,
-    max_position_embeddings = of("context_length", 2048), rms_norm_eps = of("attention.layer_norm_rms_epsilon", 1e-5),
-    rope_theta = of("rope.freq_base", kind == "gemma3" and 1e6 or 10000), rope_scaling = scaling_of(of, where, path),
-    rope_factors = factors and factors:totable() or nil,
-    partial_rotary_factor = of("rope.dimension_count", head_dim) / head_dim,
-    rope_interleaved = kind == "llama", tie_word_embeddings = not file.tensors["output.weight"],
-    attention_bias = file.tensors["blk.0.attn_q.bias"] ~= nil,
-    output_bias = file.tensors["blk.0.attn_output.bias"] ~= nil,
-    qk_norm = file.tensors["blk.0.attn_q_norm.weight"] ~= nil, sliding_window = window,
-    attention_softcap = of("attn_logit_softcapping", false) or nil,
-    logits_softcap = of("final_logit_softcapping", false) or nil,
-  }
-  if is_gemma then
-    c.hidden_act, c.embedding_scale = "gelu_tanh", math.sqrt(width)
-    c.post_norms = kind ~= "gemma"
-    local is_27b = kind == "gemma2" and layers == 46 or kind == "gemma3" and layers == 62
-    c.attention_scale = (is_27b and width / heads or head_dim) ^ -0.5
-    local every = kind == "gemma2" and 2 or 6
-    if window then
-      c.layer_types = {}
-      for i = 1, layers do c.layer_types[i] = i % every == 0 and "full_attention" or "sliding_attention" end
-    end
-    if kind == "gemma3" then c.local_rope_theta = of("rope.freq_base_swa", 10000) end
-  end
-  if kind == "phi3" then apart(file, c) end
-  if mixtures[kind] and of("expert_count", 0) > 0 then
-    c.num_experts, c.num_experts_per_tok, c.norm_topk_prob = of "expert_count", of "expert_used_count", true
-    c.moe_intermediate_size = of("expert_feed_forward_length", false) or c.intermediate_size
-  end
-  if kind == "gpt-oss" then
-    c.router, c.sinks, c.mlp_bias, c.swiglu_limit = "best", true, true, 7
-    if window then
-      c.layer_types = {}
-      for i = 1, layers do c.layer_types[i] = i % 2 == 0 and "full_attention" or "sliding_attention" end
-    end
-  end
-  return moth.models.Llama(c)
+  local function fail(...) check.fail("[%s] %s: %s", where, path, (...):format(select(2, ...))) end
+  return moth.models.Llama(kinds.options(file, of, scaling_of(of, where, path), fail))
 end
 
 local function as_gpt2(file, of)
   return moth.models.GPT { vocab_size = file.tensors["token_embd.weight"]:size(1), n_layer = of "block_count",
     n_head = of "attention.head_count", n_embd = of "embedding_length", block_size = of "context_length" }
 end
-
-local kinds = { llama = { llama, as_llama }, qwen2 = { llama, as_llama }, qwen3 = { llama, as_llama },
-  phi3 = { llama, as_llama }, gemma = { llama, as_llama }, gemma2 = { gemma2, as_llama },
-  gemma3 = { gemma2, as_llama }, qwen3moe = { llama, as_llama }, ["gpt-oss"] = { gpt_oss, as_llama },
-  gpt2 = { gpt2, as_gpt2 } }
 
 -- Merges of a SentencePiece vocabulary, which has scores: each way to make a piece of two, the best piece first.
 local function merges_of(tokens, scores)
@@ -387,25 +289,29 @@ M.tokenizer = tokenizer_of
 function M.load(path, where, as_floats)
   local file = moth.gguf.load(path, { blocks = not as_floats })
   local kind = file.metadata["general.architecture"]
-  if not kinds[kind] then
-    check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, llama, qwen2, qwen3, phi3, "
-      .. "gemma, gemma2, gemma3, qwen3moe and gpt-oss", where, path, tostring(kind))
+  if kind ~= "gpt2" and not kinds.known[kind] then
+    check.fail("[%s] %s: models of architecture '%s' are not supported; there are gpt2, %s", where, path,
+      tostring(kind), kinds.list)
   end
-  local names, make = kinds[kind][1], kinds[kind][2]
   local of, read = reader(file.metadata, path, where)
   check_sizes(file, of, path, where)
   local tokenizer = tokenizer_of(file.metadata, path, where)
   pretrained.one_dtype(file.tensors, where, function(t, name) return blocks.is(t, file.types[name]) end)
-  local model = moth.fake_mode(make, file, of, where, path)
+  local model = moth.fake_mode(kind == "gpt2" and as_gpt2 or as_llama, file, of, where, path)
   refuse_unread(file.metadata, of, read, path, where)
-  local own, types = {}, {}
+  local own, types, names = {}, {}, kind == "gpt2" and gpt2 or kinds.names(kind, file)
   for name, t in each(file.tensors) do
-    if name ~= "rope_freqs.weight" then
+    if not name:find "^rope_f%l+" then
       put_tensor(names, name, t, blocks.is(t, file.types[name]) and file.types[name] or nil, own, types)
     end
   end
+  kinds.check_parts(own, function(...) check.fail("[%s] %s: %s", where, path, (...):format(select(2, ...))) end)
+  for name, of_blocks in each(types) do -- it is multiplied from both sides
+    if name:find "kv_b_proj%.weight$" then own[name], types[name] = moth.unpack_blocks(own[name], of_blocks), nil end
+  end
   pretrained.keep_blocks(model, own, types)
-  local ignore = kind == "gpt2" and { "^lm_head%.weight$" } or nil
+  local ignore = kind == "gpt2" and { "^lm_head%.weight$" }
+    or { ("^model%%.layers%%.%d%%."):format(model.config.num_hidden_layers), "^blk%.%d+%.nextn%." }
   pretrained.load(model, own, where, ignore, true)
   if model.reset_buffers then model:reset_buffers() end
   local ends = {} -- of a text, of a turn, of a message
@@ -520,7 +426,7 @@ local function metadata_of(model)
     attention = attention / rope.mscale(s.factor) -- which llama.cpp multiplies by itself
   end
   if math.abs(attention - 1) > 1e-9 then put("rope.scaling.attn_factor", attention) end
-  return out, (kind == "gemma2" or kind == "gemma3") and gemma2 or llama
+  return out, kinds.names(kind)
 end
 
 local function tokenizer_metadata(out, tokenizer)
