@@ -104,6 +104,8 @@ describe("positions in ONNX files", function()
     check(function(t) return t:argmax(2) - 1, t:argmax(2) * 2, t:argmax(2):float():mean() end, { x }, "", "")
     check(function(t) return t:argmax(2) - t:argmin(2), -t:argmax(2), t:quantile(0.5, 2) end, { x }, "",
       "")
+    check(function(t) return t + t:argmax(2):unsqueeze(2), t:argsort(2):float() - t, t:argmax(2):float() + 0.5 end,
+      { x }, "", "3")
   end)
 
   it("both are errors that name both uses #quick", function()

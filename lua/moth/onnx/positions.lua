@@ -145,6 +145,7 @@ local function sum_kind(self, step, a, b, c, sign, scaled)
   if sign > 0 and (y.kind == "position" or y.kind == "offset" or x.kind == "constant") then x, y = y, x end
   local number = y.kind == "position" or y.kind == "offset" and x.kind == "position"
     or x.kind == "open" and y.kind == "open"
+    or y.kind == "number" and not step.node.metas[1].dtype:find "int" -- data, which positions are added to
   return number and { kind = "number", node = step.node } or x
 end
 
