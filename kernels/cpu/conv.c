@@ -125,10 +125,25 @@ typedef struct Layout {
   int64_t rows, pitch, length, plane, per_channel; /* planes of a channel */
 } Layout;
 
+/* The padding at the end of a row is that at the start of the next one, as far as that goes. */
+static int64_t pitch_of(const MothConvAxis *x) {
+  int64_t pitch = x->count;
+  for (int p = 0; p < x->nphases; p++) {
+    int64_t read = x->count, offset = x->offset[p];
+    for (int t = 0; t < x->ntaps; t++)
+      if (x->phase[t] == p)
+        read = moth_max64(read, x->count + x->shift[t]);
+    int64_t zeros = offset < 0 ? ceil_div(-offset, x->stride) : 0;
+    int64_t end = offset < x->size ? ceil_div(x->size - offset, x->stride) : 0;
+    pitch = moth_max64(pitch, moth_max64(moth_min64(read, end), read - zeros));
+  }
+  return pitch;
+}
+
 static Layout layout(const Axes *a, int64_t rows, int64_t lanes) {
   Layout l;
   l.rows = rows;
-  l.pitch = a->x.count + a->x.span - 1;
+  l.pitch = pitch_of(&a->x);
   l.length = up((rows - 1) * l.pitch + a->x.count, lanes);
   int64_t read = (rows - 1) * l.pitch + up(a->x.count, lanes); /* row by row */
   int64_t last = moth_max64(l.length, read) + (a->y.span - 1) * l.pitch + a->x.span - 1;

@@ -8,12 +8,12 @@
 
 /* Note [Convolution by shifts]
  *
- * An image is first copied into planes that include its padding and are split by the stride: phase (a, b) of a
- * channel has the pixels (i * sy + a, j * sx + b). Let every plane be `pitch` wide and number the results of a
- * strip of rows as l = i * pitch + j. Then result l reads, for kernel position (ky, kx), element l + shift of
- * the plane of its phase, with one shift for all l. So no matrix of columns is built: a micro-kernel multiplies
- * the weight (rows x kk) by rows that it reads directly from the planes, at kk offsets in a table. Results with
- * j >= cols, at the end of each row, are meaningless and not stored.
+ * An image is first copied into planes that include its padding, once between two rows, and are split by the
+ * stride: phase (a, b) of a channel has the pixels (i * sy + a, j * sx + b). Let every plane be `pitch` wide and
+ * number the results of a strip of rows as l = i * pitch + j. Then result l reads, for kernel position (ky, kx),
+ * element l + shift of the plane of its phase, with one shift for all l. So no matrix of columns is built: a
+ * micro-kernel multiplies the weight (rows x kk) by rows that it reads directly from the planes, at kk offsets in
+ * a table. Results with j >= cols, at the end of each row, are meaningless and not stored.
  *
  * The derivative by the input is the same: for each phase of the input's pixels, a convolution of stride 1 of
  * the results' gradient with the kernel positions that read this phase. The derivative by the weight is a dot
