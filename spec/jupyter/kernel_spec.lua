@@ -156,6 +156,31 @@ end);
     assert.equal("<b>x</b>", found[2]["text/html"])
   end)
 
+  it("redraws progress bars as text, and gives a file's text to the cell", function()
+    local path = dir .. "/load.lua"
+    local f = io.open(path, "w")
+    f:write "local x = 1\nprint(x)\n"
+    f:close()
+    local reply = ask("execute_request", { code = "%load " .. path, silent = false })
+    assert.same({ { source = "set_next_input", text = "local x = 1\nprint(x)", replace = true } }, reply.payload)
+    local text = {}
+    send("shell", "execute_request", { silent = false, code = [[local now = 0
+      local bar = moth.utils.progress(3, { label = "Epoch", clock = function() now = now + 1 return now end })
+      bar:update(1, "a long message") bar:update(1) bar:finish "done"]] })
+    repeat
+      local m = answer "iopub"
+      if m.type == "stream" then
+        assert.equal("stdout", m.content.name)
+        text[#text + 1] = m.content.text
+      end
+    until m.type == "status" and m.content.execution_state == "idle" and #text > 0
+    answer "shell"
+    text = table.concat(text)
+    assert.matches("^\rEpoch %[=* *%]  33%% 1/3 .- a long message\rEpoch ", text)
+    assert.matches("\rdone\n$", text)
+    assert.is_nil(text:find "\27")
+  end)
+
   it("says what is wrong, and leaves out the cells behind", function()
     local reply, found = cell "local function f()\n  error 'boom'\nend\nf()"
     assert.equal("error", reply.status)
@@ -181,6 +206,14 @@ end);
     assert.matches("relu%(Tensor self%)", i.data["text/plain"])
     assert.matches("relu%(Tensor self%)", ask("inspect_request", { code = "moth.relu(", cursor_pos = 10 })
       .data["text/plain"])
+    ask("execute_request", { code = "net = moth.nn.Linear(3, 2)", silent = true })
+    assert.matches("%[moth.float32 2x3, cpu, requires_grad%]", ask("inspect_request", { code = "net.weight",
+      cursor_pos = 8 }).data["text/plain"])
+    for _, code in ipairs { "moth.nn.Linear(3, 2, { bias = ", "moth.nn.Linear(3, 2, { bia",
+      "moth.nn.Linear { 3, 2, bi" } do
+      assert.matches("size in_features, size out_features, bool bias=true",
+        ask("inspect_request", { code = code, cursor_pos = #code }).data["text/plain"], 1, true)
+    end
     assert.is_false(ask("inspect_request", { code = "not_a_name", cursor_pos = 4 }).found)
     for code, status in pairs { ["x = 1"] = "complete", ["for i = 1, 2 do"] = "incomplete", ["x +* 1"] = "invalid",
       ["?relu"] = "complete", ["1 + 1"] = "complete" } do

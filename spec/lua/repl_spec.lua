@@ -304,6 +304,48 @@ describe("the prompt #quick #M508", function()
     assert.matches("expected %(H, W%).*got .*HINT: one of the batch, x%[1%]", errors)
   end)
 
+  it("draws with ASCII alone where the environment wants that", function()
+    local text = picture.image(moth.rand(3, 5, 4), { sixel = false, ascii = true })
+    assert.is_nil(text:find "[\128-\255]")
+    assert.equal(12, select(2, text:gsub("%[48;2;%d+;%d+;%d+m ", "")))
+    text = picture.curve({ 1, 3, 2 }, { ascii = true })
+    assert.is_nil(text:find "[\128-\255]")
+    assert.matches("3 |[ .':]*\n", text)
+    local terminal = require "moth.repl.terminal"
+    local names = { "LC_ALL", "LC_CTYPE", "LANG", "TERM" }
+    local before = {}
+    for _, name in ipairs(names) do before[name] = os.getenv(name) end
+    finally(function() for _, name in ipairs(names) do moth.setenv(name, before[name]) end end)
+    for want, settings in pairs { [true] = { {}, { LANG = "de_DE.UTF-8" }, { LC_ALL = "C.utf8", LANG = "C" } },
+      [false] = { { LC_ALL = "C", LANG = "de_DE.UTF-8" }, { LANG = "de_DE.ISO-8859-1" }, { TERM = "linux" } } } do
+      for _, set in ipairs(settings) do
+        for _, name in ipairs(names) do moth.setenv(name, set[name]) end
+        assert.equal(want, terminal.utf8())
+      end
+    end
+  end)
+
+  it("loads modules again when their files change, and a file's text as input", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    os.execute("mkdir " .. dir)
+    finally(function() os.execute("rm -r " .. dir) end)
+    local function module(word) return ([==[os.execute [[cat > @dir/changes.lua <<'END'
+local M = { word = "@word" }
+M.Net = require("moth.class")("Net")
+function M.Net:say() return "says @word" end
+return M
+END]] ]==]):gsub("@(%l+)", { dir = dir, word = word }):gsub("\n", "\\n") end
+    local function line(word) return "loadstring('" .. module(word):gsub("'", "\\'") .. "')()" end
+    local out, errors = session { line "one", ("package.path = '%s/?.lua;' .. package.path"):format(dir), "%autoreload",
+      "m = require 'changes'; net = m.Net()", "net:say()", line "two", "net:say()", "m.word", "m.Net() :say()",
+      ("os.execute [[echo 'x = = 1' > %s/changes.lua]]"):format(dir), "net:say()", "%autoreload off", line "three",
+      "net:say()", ("%%load %s/changes.lua"):format(dir), "%history 1" }
+    assert.matches('"says one"\n.*reloaded changes\n"says two"\n"two"\n"says two"\n.*"says two"\n.*"says two"\n', out)
+    assert.matches('local M = { word = "three" }\n', out, 1, true)
+    assert.equal(1, select(2, errors:gsub("changes was not reloaded: ", "")))
+  end)
+
   it("draws images in blocks and sixels, curves with gaps", function()
     local x = moth.tensor { { 0, 1 }, { 1, 0 } }
     local text = picture.image(x, { sixel = false })

@@ -65,6 +65,9 @@ local function new_session(kernel, host)
     for i = 1, select("#", ...) do display(kernel, bundle((select(i, ...)))) end
   end)
   session.draw_image = function(x) display(kernel, image_of(x)) end
+  session.load_text = function(text)
+    kernel.payload = { { source = "set_next_input", text = wire.valid(text), replace = true } }
+  end
   session.draw_curve = function(x, y)
     display(kernel, bundle(y == nil and moth.plot.lines(x) or moth.plot.lines { { x, y } }))
   end
@@ -116,6 +119,7 @@ end
 local function run(kernel, code, silent)
   local session = kernel.session
   session.text = code
+  if session.watch then require("moth.repl.reload").changed(session) end
   if not silent then session.history[#session.history + 1] = code end
   local chunks, message = compile(session, code)
   if not chunks then return false, message == "more" and "the cell ends within what it begins" or message end
@@ -153,10 +157,12 @@ function handlers.execute_request(kernel, request)
     publish(kernel, "execute_input", { code = code, execution_count = kernel.count })
   end
   kernel.asks = c.allow_stdin and { identities = request.identities, request = request }
+  kernel.payload = nil
   local ok, message = run(kernel, code, c.silent)
   kernel.asks = nil
   if ok then
-    return "execute_reply", { execution_count = kernel.count, payload = wire.EMPTY, user_expressions = {} }
+    return "execute_reply", { execution_count = kernel.count, payload = kernel.payload or wire.EMPTY,
+      user_expressions = {} }
   end
   local lines = frames(message)
   local content = { ename = "Error", evalue = lines[1], traceback = lines }
@@ -183,9 +189,16 @@ function handlers.inspect_request(kernel, request)
   if before == "" and after == "" then -- within a call's arguments: the function
     before = code:sub(1, at):match "([%w_%.:]+)%s*%([^()]*$" or ""
   end
-  local path = (before .. after):gsub(":", ".")
-  local ok, text = pcall(require("moth.repl.ask").about, path, kernel.session.locals.env)
-  local found = ok and path ~= "" and not text:find "^nothing is named"
+  local function about(name)
+    local path = name:gsub(":", ".")
+    local ok, text = pcall(require("moth.repl.ask").about, path, kernel.session.locals.env)
+    return ok and path ~= "" and not text:find "^nothing is named", text
+  end
+  local found, text = about(before .. after)
+  if not found then -- an option, as in Linear(3, 2, { bias = …
+    local path = code:sub(1, at):match "([%w_%.:]+)%s*[({][^()]*$"
+    if path then found, text = about(path) end
+  end
   return "inspect_reply", { found = found, data = found and { ["text/plain"] = wire.valid(text) } or {},
     metadata = {} }
 end
@@ -289,6 +302,7 @@ function M.run(path, host)
   end)
   ask_front_end(kernel)
   kernel.session = new_session(kernel, host)
+  require("moth.utils.progress").notebook = true
   publish(kernel, "status", { execution_state = "starting" })
   while not kernel.over do
     for _, socket in ipairs(zmq.poll { kernel.control, kernel.shell }) do

@@ -53,19 +53,24 @@ commands.history = { "%history [N]", "the last N (20) inputs of this session", f
 end }
 
 commands.reload = { "%reload name", "load a module again: its table gets the new fields, so that who has it sees them",
-  function(_, name)
-    local old = package.loaded[name]
-    if old == nil then error("%reload: '" .. name .. "' was not loaded", 0) end
-    package.loaded[name] = nil
-    local ok, new = pcall(require, name)
-    if not ok then
-      package.loaded[name] = old
-      error(new, 0)
-    end
-    if type(old) ~= "table" or type(new) ~= "table" then return end
-    for key in each(old) do if rawget(new, key) == nil then old[key] = nil end end
-    for key, value in each(new) do old[key] = value end
-    package.loaded[name] = old
+  function(_, name) require("moth.repl.reload").module(name) end }
+
+local watching = "before each input, load modules again whose files have changed"
+commands.autoreload = { "%autoreload [off]", watching, function(session, word)
+  if word ~= "" and word ~= "on" and word ~= "off" then error("usage: %autoreload [off]", 0) end
+  session.watch = word ~= "off" and require("moth.repl.reload").watch() or nil
+end }
+
+commands.load = { "%load file", "the text of a file as input to edit: in the history, in a notebook in the cell",
+  function(session, path)
+    local f, message = io.open((path:gsub("^~/", (os.getenv("HOME") or "~") .. "/")))
+    local text = f and f:read "*a"
+    if f then f:close() end
+    if not text then error("%load: " .. (message or path .. ": it is a folder"), 0) end
+    text = text:gsub("%s+$", "")
+    if session.load_text then return session.load_text(text) end
+    session.out:write(text, "\n")
+    require("moth.repl").remember(session, text)
   end }
 
 commands.prof = { "%prof expr", "profile an expression: the table of its ops; the page is in moth-profile.html",

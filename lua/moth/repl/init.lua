@@ -106,7 +106,7 @@ function M.evaluate(session, chunk)
 end
 
 -- Adds input to the history as one line, or as several if joining them would change its meaning.
-local function remember(session, text)
+function M.remember(session, text)
   session.history[#session.history + 1] = text
   local add = session.host.add_history
   if not add then return end
@@ -138,14 +138,14 @@ local function read_chunk(session)
   if word == "end" then return "end" end
   local command = require("moth.repl.commands").find(word or line)
   if command then
-    remember(session, line)
+    M.remember(session, line)
     return function() return command(session) end
   end
   local text = line
   while true do
     local chunk, message = M.compile(session, text)
     if chunk or message ~= "more" then
-      remember(session, text)
+      M.remember(session, text)
       session.text = text
       return chunk, message
     end
@@ -178,6 +178,7 @@ function M.run(host)
       break
     end
     if type(chunk) == "function" then
+      if session.watch then require("moth.repl.reload").changed(session) end
       M.evaluate(session, chunk)
     elseif message then
       io.stderr:write(session.colour("error", "moth: " .. message), "\n")

@@ -1,4 +1,5 @@
---- Pictures in the terminal: images by half blocks in 24-bit colours, or as sixels; curves by braille dots.
+--- Pictures in the terminal: images by half blocks in 24-bit colours, or as sixels; curves by braille dots. Where only
+-- ASCII may be written, an image is blanks on coloured ground and a curve is of . : ' signs.
 local terminal = require "moth.repl.terminal"
 local B = require "moth_lua"
 local each = require "moth.each"
@@ -33,7 +34,7 @@ local function pixels(x)
   end
 end
 
-local function half_blocks(height, width, get, columns)
+local function half_blocks(height, width, get, columns, ascii)
   local step = math.max(1, math.ceil(width / columns))
   local lines = {}
   local function mean(c, r, k)
@@ -46,8 +47,16 @@ local function half_blocks(height, width, get, columns)
   for r = 1, height, 2 * step do
     local line = {}
     for k = 1, width, step do
-      line[#line + 1] = (esc .. "[38;2;%d;%d;%dm" .. esc .. "[48;2;%d;%d;%dm▀"):format(mean(1, r, k), mean(2, r, k),
-        mean(3, r, k), mean(1, r + step, k), mean(2, r + step, k), mean(3, r + step, k))
+      local upper, lower = { mean(1, r, k), mean(2, r, k), mean(3, r, k) }, { mean(1, r + step, k),
+        mean(2, r + step, k), mean(3, r + step, k) }
+      if ascii then
+        if r + step > height then lower = upper end
+        for c = 1, 3 do upper[c] = math.floor((upper[c] + lower[c]) / 2) end
+        line[#line + 1] = (esc .. "[48;2;%d;%d;%dm "):format(unpack(upper))
+      else
+        line[#line + 1] = (esc .. "[38;2;%d;%d;%dm" .. esc .. "[48;2;%d;%d;%dm▀"):format(upper[1], upper[2], upper[3],
+          lower[1], lower[2], lower[3])
+      end
     end
     lines[#lines + 1] = table.concat(line) .. esc .. "[0m"
   end
@@ -91,15 +100,20 @@ local function sixels(height, width, get, zoom)
   return table.concat(out)
 end
 
+local function is_ascii(options)
+  if options.ascii ~= nil then return options.ascii end
+  return not terminal.utf8()
+end
+
 --- A tensor (H, W), (1, H, W), (3, H, W), (H, W, 1) or (H, W, 3), values 0 to 1 or 0 to 255, as text for the terminal.
--- options: sixel (guessed), columns (80).
+-- options: sixel (guessed), columns (80), ascii (guessed).
 function M.image(x, options)
   options = options or {}
   local _, height, width, get = pixels(x)
   local sixel = options.sixel
   if sixel == nil then sixel = terminal.sixel() end
   if sixel then return sixels(height, width, get, math.max(1, math.floor(256 / math.max(height, width)))) end
-  return half_blocks(height, width, get, options.columns or 80)
+  return half_blocks(height, width, get, options.columns or 80, is_ascii(options))
 end
 
 local function numbers(v, what)
@@ -122,7 +136,7 @@ local function utf8(code)
 end
 
 --- A curve of y (1-D tensor or table of numbers) over its positions, or curve(x, y); a text of 12 lines with axes.
--- options: columns (72), lines (12). Values that are not finite leave gaps.
+-- options: columns (72), lines (12), ascii (guessed). Values that are not finite leave gaps.
 function M.curve(x, y, options)
   if type(y) == "table" and not y[1] and next(y) then y, options = nil, y end
   options = options or {}
@@ -164,12 +178,17 @@ function M.curve(x, y, options)
       last_x = nil
     end
   end
-  local out = {}
+  local out, ascii = {}, is_ascii(options)
+  local function sign(bits)
+    if not ascii then return utf8(0x2800 + bits) end
+    local upper, lower = bit.band(bits, 0x1b) ~= 0, bit.band(bits, 0xe4) ~= 0 -- rows 1 and 2, 3 and 4
+    return upper and lower and ":" or upper and "'" or lower and "." or " "
+  end
   for r = 0, lines - 1 do
     local row = {}
-    for c = 0, columns - 1 do row[c + 1] = utf8(0x2800 + (cells[r * columns + c] or 0)) end
+    for c = 0, columns - 1 do row[c + 1] = sign(cells[r * columns + c] or 0) end
     local label = r == 0 and ("%9.4g"):format(y1) or r == lines - 1 and ("%9.4g"):format(y0) or (" "):rep(9)
-    out[r + 1] = label .. " ┤" .. table.concat(row)
+    out[r + 1] = label .. (ascii and " |" or " ┤") .. table.concat(row)
   end
   local left, right = ("%.4g"):format(x0), ("%.4g"):format(x1)
   out[lines + 1] = (" "):rep(11) .. left .. (" "):rep(columns - #left - #right) .. right

@@ -33,6 +33,15 @@ function M.colour(file)
   end
 end
 
+--- Whether letters beyond ASCII may be written: unless the environment names another encoding than UTF-8, as LC_ALL=C
+-- does, or the terminal is one that has only few letters.
+function M.utf8()
+  local locale = system.getenv "LC_ALL" or system.getenv "LC_CTYPE" or system.getenv "LANG"
+  local term = os.getenv "TERM"
+  if term == "linux" or term == "vt100" then return false end
+  return not locale or locale:lower():find "utf%-?8" ~= nil
+end
+
 --- Whether pictures may be sent as sixels: MOTH_SIXEL=1 or 0 decides, else the terminal's name.
 function M.sixel()
   local set = os.getenv("MOTH_SIXEL")

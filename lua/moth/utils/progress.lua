@@ -4,8 +4,8 @@
 --     for ... do ...; bar:update(1, ("loss %.4f"):format(loss)) end
 --     bar:finish()
 --
--- On a terminal one line is redrawn (at most ten times a second) and erased by finish(); elsewhere a plain
--- line is written every `interval` seconds, so that a short run writes none.
+-- On a terminal and in a notebook one line is redrawn (at most ten times a second) and erased by finish(); elsewhere a
+-- plain line is written every `interval` seconds, so that a short run writes none.
 local system = require "moth.utils.system"
 local class = require "moth.class"
 local fmt = require "moth.lang.fmt"
@@ -24,9 +24,11 @@ local Progress = class("Progress")
 Progress.__init = signature.init("progress(number total?, *, string label='', string unit='it', number interval=10, \z
   any out?, bool tty?, function clock?)", function(self, o)
   self.total, self.label, self.unit = o.total, o.label, o.unit
-  self.out, self.clock, self.interval = o.out or io.stderr, o.clock or now, o.interval
+  self.out = o.out or Progress.notebook and io.stdout or io.stderr
+  self.clock, self.interval = o.clock or now, o.interval
   self.tty = o.tty
-  if self.tty == nil then self.tty = not o.out and system.is_terminal(2) end
+  if self.tty == nil then self.tty = not o.out and (Progress.notebook or system.is_terminal(2)) end
+  self.written = 0 -- letters of the line: a notebook has no code that erases it
   self.done, self.message = 0, nil
   self.start = self.clock()
   self.next_draw = self.start + (self.tty and 0 or self.interval)
@@ -40,11 +42,22 @@ function Progress:update(n, message)
   if t < self.next_draw then return end
   self.next_draw = t + (self.tty and 0.1 or self.interval)
   if self.tty then
-    self.out:write("\r", self:line(t), "\27[K")
+    self:redraw(self:line(t))
   else
     self.out:write(self:line(t), "\n")
   end
   self.out:flush()
+end
+
+-- Writes a line over the one that stands there.
+function Progress:redraw(line)
+  local n = select(2, line:gsub("[^\128-\191]", ""))
+  if Progress.notebook then
+    self.out:write("\r", line, (" "):rep(self.written - n), line == "" and "\r" or "")
+    self.written = n
+  else
+    self.out:write("\r", line, "\27[K")
+  end
 end
 
 --- The line: label, bar, percentage, count, rate, remaining time, message.
@@ -72,7 +85,7 @@ end
 
 --- Erases the bar; with a message, leaves that line instead.
 function Progress:finish(message)
-  if self.tty then self.out:write("\r\27[K") end
+  if self.tty then self:redraw "" end
   if message then self.out:write(message, "\n") end
   self.out:flush()
 end

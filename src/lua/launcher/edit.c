@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ static struct {
   Completer **attempted_completion;
   int *attempted_completion_over, *catch_signals, *append_character;
   char **break_characters, **line;
+  int (*insert_text)(const char *text);
 } edit;
 
 static lua_State *host;
@@ -53,6 +55,13 @@ static char **complete(const char *text, int start, int end) {
   (void)start;
   if (complete_ref == LUA_NOREF || !lua_checkstack(host, 8))
     return NULL;
+  /* A tab with more behind it was pasted, not typed: it stays what it is. */
+  struct pollfd more = {.fd = STDIN_FILENO, .events = POLLIN};
+  if (edit.insert_text && poll(&more, 1, 0) > 0) {
+    *edit.attempted_completion_over = 1;
+    edit.insert_text("\t");
+    return NULL;
+  }
   int top = lua_gettop(host);
   char **matches = NULL;
   lua_rawgeti(host, LUA_REGISTRYINDEX, complete_ref);
@@ -93,7 +102,8 @@ static bool open_library(void) {
                  {"rl_catch_signals", &edit.catch_signals},
                  {"rl_completion_append_character", &edit.append_character},
                  {"rl_completer_word_break_characters", &edit.break_characters},
-                 {"rl_line_buffer", &edit.line}};
+                 {"rl_line_buffer", &edit.line},
+                 {"rl_insert_text", &edit.insert_text}};
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     void *p = dlsym(lib, symbols[i].name);
     if (!p) {
