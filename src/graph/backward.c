@@ -34,15 +34,9 @@ void moth_gradients_forget(void) {
 
 /* Takes over the reference to grad. */
 static MothStatus give(MothTensor *of, MothTensor *grad) {
-  if (given.n == given.cap) {
-    uint32_t cap = given.cap ? 2 * given.cap : 32;
-    Given *more = realloc(given.list, sizeof *more * cap);
-    if (!more) {
-      moth_tensor_release(grad);
-      return moth_no_memory(sizeof *more * cap);
-    }
-    given.list = more;
-    given.cap = cap;
+  if (!moth_grow(&given.list, &given.cap, (size_t)given.n + 1, sizeof *given.list)) {
+    moth_tensor_release(grad);
+    return MOTH_ERR_MEMORY;
   }
   given.list[given.n++] = (Given){of, grad};
   return MOTH_OK;

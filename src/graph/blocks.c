@@ -127,8 +127,8 @@ typedef struct Maker {
 
 static Instruction *add_instruction(Maker *m, What what) {
   MothBlocks *b = m->b;
-  if (!moth_plan_grow(&b->instructions, &b->instructions_cap, b->ninstructions + 1,
-                      sizeof *b->instructions))
+  if (!moth_grow(&b->instructions, &b->instructions_cap, b->ninstructions + 1,
+                 sizeof *b->instructions))
     return NULL;
   Instruction *i = &b->instructions[b->ninstructions++];
   memset(i, 0, sizeof *i);
@@ -138,7 +138,7 @@ static Instruction *add_instruction(Maker *m, What what) {
 
 static MothStatus add_outside(Maker *m, uint32_t value, const MothTensor *shape) {
   MothBlocks *b = m->b;
-  if (!moth_plan_grow(&b->outside, &b->outside_cap, b->noutside + 1, sizeof *b->outside))
+  if (!moth_grow(&b->outside, &b->outside_cap, b->noutside + 1, sizeof *b->outside))
     return moth_no_memory(0);
   const MothTensor *t = m->p->values[value].fake;
   Outside *o = &b->outside[b->noutside++];
@@ -231,7 +231,7 @@ static MothStatus convert(Maker *m, MothDType to, MothDType from, Operand *o) {
 
 static MothStatus add_number(Maker *m, MothDType dtype, MothValue v, Operand *o) {
   MothBlocks *b = m->b;
-  if (!moth_plan_grow(&b->numbers, &b->numbers_cap, b->nnumbers + 1, sizeof *b->numbers))
+  if (!moth_grow(&b->numbers, &b->numbers_cap, b->nnumbers + 1, sizeof *b->numbers))
     return moth_no_memory(0);
   moth_dtype_store(dtype, &b->numbers[b->nnumbers], v);
   *o = (Operand){NUMBER, b->nnumbers++, 0};
@@ -244,7 +244,7 @@ static MothStatus add_varying(Maker *m, const MothPlanCall *c, int i, uint32_t i
   MothBlocks *b = m->b;
   if (!c->numbers || !c->numbers[i])
     return MOTH_OK;
-  if (!moth_plan_grow(&b->varying, &b->varying_cap, b->nvarying + 1, sizeof *b->varying))
+  if (!moth_grow(&b->varying, &b->varying_cap, b->nvarying + 1, sizeof *b->varying))
     return moth_no_memory(0);
   b->varying[b->nvarying++] = (Varying){.op = c->op,
                                         .number = c->numbers[i] - 1,
@@ -263,7 +263,7 @@ static MothStatus add_call(Maker *m, const MothPlanCall *c) {
   uint32_t params = b->nparams;
   const uint32_t *ref = c->refs;
   bool by_rows = false;
-  if (!moth_plan_grow(&b->params, &b->params_cap, b->nparams + c->op->nargs, sizeof *b->params))
+  if (!moth_grow(&b->params, &b->params_cap, b->nparams + c->op->nargs, sizeof *b->params))
     return moth_no_memory(0);
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];

@@ -25,14 +25,8 @@ static const int64_t WHOLE = INT64_MAX / 4;
 enum { SOURCE, SINK, FIRST };
 
 static bool add_edge(Net *net, uint32_t from, uint32_t to, int64_t capacity) {
-  if (net->nedges + 2 > net->cap) {
-    uint32_t cap = net->cap ? 2 * net->cap : 1024;
-    Edge *more = realloc(net->edges, sizeof *more * cap);
-    if (!more)
-      return false;
-    net->edges = more;
-    net->cap = cap;
-  }
+  if (!moth_grow(&net->edges, &net->cap, (size_t)net->nedges + 2, sizeof *net->edges))
+    return false;
   for (int i = 0; i < 2; i++) {
     uint32_t a = i ? to : from, b = i ? from : to;
     net->edges[net->nedges] = (Edge){b, net->first[a], i ? 0 : capacity};

@@ -22,7 +22,7 @@ typedef struct Divide {
   MothGraphRef *refs; /* of one node */
   bool *wanted;       /* by backward, of forward's values */
   bool *kept;         /* saved; of the others that are wanted the calls run again */
-  uint32_t nvalues, nrefs;
+  uint32_t nvalues, nrefs, users_cap;
 } Divide;
 
 static uint32_t slot_of(MothGraphRef r) {
@@ -155,12 +155,8 @@ static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64
   for (uint32_t i = 0; i < p->nusers; i++)
     if (p->users[i].saved == saved && p->users[i].results == results && p->users[i].edges == edges)
       return MOTH_OK;
-  if ((p->nusers & (p->nusers - 1)) == 0) { /* a power of 2 */
-    MothJointUser *more = realloc(p->users, sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
-    if (!more)
-      return moth_no_memory(sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
-    p->users = more;
-  }
+  if (!moth_grow(&p->users, &d->users_cap, (size_t)p->nusers + 1, sizeof *p->users))
+    return MOTH_ERR_MEMORY;
   p->users[p->nusers++] = (MothJointUser){saved, results, edges};
   return MOTH_OK;
 }

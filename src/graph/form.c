@@ -24,26 +24,14 @@ bool moth_arg_is_open(const MothGraphNode *n, int i) {
   }
 }
 
-static bool grow(void *list, size_t *cap, size_t need, size_t itemsize) {
-  if (need <= *cap)
-    return true;
-  size_t to = need * 2 + 64;
-  void *more = realloc(*(void **)list, to * itemsize);
-  if (!more)
-    return false;
-  *(void **)list = more;
-  *cap = to;
-  return true;
-}
-
 typedef struct Form {
   MothGraphForm *f;
-  size_t text_cap, sizes_cap;
+  uint32_t text_cap, sizes_cap;
   bool failed;
 } Form;
 
 static void put(Form *t, const void *bytes, size_t n) {
-  t->failed = t->failed || !grow(&t->f->text, &t->text_cap, t->f->length + n, 1);
+  t->failed = t->failed || !moth_grow(&t->f->text, &t->text_cap, t->f->length + n, 1);
   if (t->failed || !n)
     return;
   memcpy(t->f->text + t->f->length, bytes, n);
@@ -61,7 +49,7 @@ static void put_string(Form *t, const char *s) {
 }
 
 static void put_size(Form *t, double size) {
-  t->failed = t->failed || !grow(&t->f->sizes, &t->sizes_cap, t->f->nsizes + 1, sizeof size);
+  t->failed = t->failed || !moth_grow(&t->f->sizes, &t->sizes_cap, t->f->nsizes + 1, sizeof size);
   if (!t->failed)
     t->f->sizes[t->f->nsizes++] = size;
 }

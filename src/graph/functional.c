@@ -35,18 +35,14 @@ static void enter(MothFunctional *f, uint32_t which) {
 
 static MothStatus add_store(MothFunctional *f, MothTensor *t, int32_t input, MothGraphRef ref) {
   if (f->n == f->cap) {
-    uint32_t cap = f->cap ? 2 * f->cap : 256;
-    MothFunctionalStore *more = realloc(f->stores, sizeof *more * cap);
-    if (!more)
-      return moth_no_memory(sizeof *more * cap);
-    f->stores = more;
-    uint32_t *table = calloc(4 * (size_t)cap, sizeof *table);
+    if (!moth_grow(&f->stores, &f->cap, f->cap ? (size_t)f->cap + 1 : 256, sizeof *f->stores))
+      return MOTH_ERR_MEMORY;
+    uint32_t *table = calloc(4 * (size_t)f->cap, sizeof *table);
     if (!table)
-      return moth_no_memory((4 * (size_t)cap) * sizeof *table);
+      return moth_no_memory(0);
     free(f->table);
     f->table = table;
-    f->table_size = 4 * cap;
-    f->cap = cap;
+    f->table_size = 4 * f->cap;
     for (uint32_t i = 0; i < f->n; i++)
       enter(f, i);
   }
@@ -81,10 +77,7 @@ static bool same_geometry(const MothTensor *a, const MothTensor *b) {
   if (a->ndim != b->ndim || a->dtype != b->dtype || a->offset != b->offset ||
       memcmp(a->shape, b->shape, size) != 0)
     return false;
-  for (int i = 0; i < a->ndim; i++)
-    if (a->shape[i] != 1 && a->stride[i] != b->stride[i] && a->numel)
-      return false;
-  return true;
+  return moth_same_strides(a->ndim, a->numel, a->shape, a->stride, b->stride);
 }
 
 static MothStatus add_value(MothFunctionalStore *s, MothTensor *t, MothGraphRef ref) {
@@ -94,14 +87,8 @@ static MothStatus add_value(MothFunctionalStore *s, MothTensor *t, MothGraphRef 
       s->others[k].ref = ref;
       return MOTH_OK;
     }
-  if (s->n == s->cap) {
-    uint32_t cap = s->cap ? 2 * s->cap : 4;
-    MothFunctionalValue *more = realloc(s->others, sizeof *more * cap);
-    if (!more)
-      return moth_no_memory(sizeof *more * cap);
-    s->others = more;
-    s->cap = cap;
-  }
+  if (!moth_grow(&s->others, &s->cap, (size_t)s->n + 1, sizeof *s->others))
+    return MOTH_ERR_MEMORY;
   moth_tensor_retain(t);
   s->others[s->n++] = (MothFunctionalValue){t, s->version, ref};
   return MOTH_OK;
@@ -312,13 +299,8 @@ static MothStatus written(MothFunctional *f, MothTensor *t, MothGraphRef ref) {
 /* The references of a call's tensors, targets last, in f->refs. */
 static MothStatus find_refs(MothFunctional *f, const MothCall *c, bool targets, uint32_t *out) {
   uint32_t n = 0, total = 2 * MOTH_MAX_RESULTS + moth_args_ntensors(c->op, c->args);
-  if (total > f->refs_cap) {
-    MothGraphRef *more = realloc(f->refs, sizeof *more * total);
-    if (!more)
-      return moth_no_memory(sizeof *more * total);
-    f->refs = more;
-    f->refs_cap = total;
-  }
+  if (!moth_grow(&f->refs, &f->refs_cap, total, sizeof *f->refs))
+    return MOTH_ERR_MEMORY;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
     for (uint32_t k = 0; k < moth_ntensors(v); k++)

@@ -53,17 +53,11 @@ void moth_joint_free(MothJoint *j) {
 
 /* Takes over the reference to leaf. */
 static MothStatus add_use(Trace *t, MothTensor *leaf, uint32_t input) {
-  if (t->nuses == t->uses_cap) {
-    uint32_t cap = t->uses_cap ? 2 * t->uses_cap : 64;
-    MothTensor **uses = realloc(t->uses, sizeof *uses * cap);
-    t->uses = uses ? uses : t->uses;
-    uint32_t *use_of = uses ? realloc(t->use_of, sizeof *use_of * cap) : NULL;
-    if (!use_of) {
-      moth_tensor_release(leaf);
-      return moth_no_memory(0);
-    }
-    t->use_of = use_of;
-    t->uses_cap = cap;
+  uint32_t cap = t->uses_cap;
+  if (!moth_grow(&t->uses, &cap, (size_t)t->nuses + 1, sizeof(MothTensor *)) ||
+      !moth_grow(&t->use_of, &t->uses_cap, (size_t)t->nuses + 1, sizeof *t->use_of)) {
+    moth_tensor_release(leaf);
+    return MOTH_ERR_MEMORY;
   }
   t->uses[t->nuses] = leaf;
   t->use_of[t->nuses++] = input;

@@ -84,16 +84,11 @@ static bool same_call(const MothGraphNode *a, const MothGraphNode *b) {
   return true;
 }
 
-/* The stride of a dimension with one element, or of no elements, tells nothing. */
 static bool same_meta(const MothTraceMeta *a, const MothTraceMeta *b) {
-  if (a->dtype != b->dtype || a->ndim != b->ndim || a->device.type != b->device.type ||
-      a->device.index != b->device.index)
-    return false;
-  for (int i = 0; i < a->ndim; i++)
-    if (a->dims[i] != b->dims[i] ||
-        (a->dims[i] != 1 && a->numel && a->dims[a->ndim + i] != b->dims[b->ndim + i]))
-      return false;
-  return true;
+  return a->dtype == b->dtype && a->ndim == b->ndim && a->device.type == b->device.type &&
+         a->device.index == b->device.index &&
+         !memcmp(a->dims, b->dims, sizeof *a->dims * a->ndim) &&
+         moth_same_strides(a->ndim, a->numel, a->dims, a->dims + a->ndim, b->dims + b->ndim);
 }
 
 /* A view that shows its argument as it is. */

@@ -10,20 +10,6 @@
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
-bool moth_plan_grow(void *list, uint32_t *cap, uint32_t n, size_t size) {
-  if (n <= *cap)
-    return true;
-  uint32_t to = *cap ? *cap * 2 : 32;
-  while (to < n)
-    to *= 2;
-  void *more = realloc(*(void **)list, size * to);
-  if (!more)
-    return false;
-  *(void **)list = more;
-  *cap = to;
-  return true;
-}
-
 /* inputs: tensors whose sizes the plan is for, numbers: those of the graph; NULL: as recorded. */
 static MothStatus make(MothGraph *g, bool any_sizes, MothTensor *const *inputs,
                        const MothValue *numbers, MothPlan **out) {
@@ -153,10 +139,8 @@ void moth_plan_release(MothPlan *p) {
 /* --- steps --------------------------------------------------------------------------------------------------------- */
 
 MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind) {
-  if (!moth_plan_grow(&p->steps, &p->steps_cap, p->nsteps + 1, sizeof *p->steps)) {
-    moth_no_memory(0);
+  if (!moth_grow(&p->steps, &p->steps_cap, (size_t)p->nsteps + 1, sizeof *p->steps))
     return NULL;
-  }
   MothPlanStep *s = &p->steps[p->nsteps++];
   memset(s, 0, sizeof *s);
   s->kind = (uint8_t)kind;
@@ -275,9 +259,7 @@ static MothStatus add_launch(MothPlan *p, MothPlanStep *s, const MothPlanLaunch 
   if (slots)
     p->slots = slots;
   if (!slots || !to->at || !to->numbers)
-    return moth_no_memory(sizeof *slots * ((size_t)p->nslots + from->nslots + 1) +
-                          sizeof *to->at * ((size_t)nat + 1) +
-                          sizeof *to->numbers * ((size_t)from->nnumbers + 1));
+    return moth_no_memory(0);
   if (from->nslots)
     memcpy(slots + p->nslots, from->slots, sizeof *slots * from->nslots);
   p->nslots += from->nslots;

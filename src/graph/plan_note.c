@@ -10,7 +10,7 @@
 /* --- values and calls ------------------------------------------------------------------------------------ */
 
 MothStatus moth_plan_add_value(MothPlan *p, MothTensor *fake, uint32_t *id) {
-  if (!moth_plan_grow(&p->values, &p->values_cap, p->nvalues + 1, sizeof *p->values)) {
+  if (!moth_grow(&p->values, &p->values_cap, p->nvalues + 1, sizeof *p->values)) {
     moth_tensor_release(fake);
     return moth_no_memory(0);
   }
@@ -90,7 +90,7 @@ static MothStatus add_refs(MothPlan *p, MothPlanCall *to, const MothCall *c) {
 static MothStatus add_noted(const Noting *n, const MothCall *c) {
   MothPlan *p = n->p;
   uint32_t at = p->ncalls;
-  if (!moth_plan_grow(&p->calls, &p->calls_cap, at + 1, sizeof *p->calls))
+  if (!moth_grow(&p->calls, &p->calls_cap, at + 1, sizeof *p->calls))
     return moth_no_memory(0);
   MothPlanCall *to = &p->calls[at];
   memset(to, 0, sizeof *to);

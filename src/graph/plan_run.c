@@ -97,16 +97,20 @@ static void give_frame(MothPlan *p, MothPlanFrame *f) {
   pthread_mutex_unlock(&p->lock);
 }
 
+static MothStatus take_memory(size_t bytes, char **out) {
+  *out = moth_alloc(bytes);
+  if (!*out && moth_alloc_collect && moth_alloc_collect())
+    *out = moth_alloc(bytes);
+  return *out ? MOTH_OK : moth_no_memory(bytes);
+}
+
 /* Memory for the arena. The headers' addresses are kept while it comes where it was. */
 static MothStatus make_arena(const MothPlan *p, MothPlanFrame *f) {
   if (!p->arena_bytes)
     return MOTH_OK;
   size_t bytes = (size_t)p->arena_bytes;
-  char *base = moth_alloc(bytes);
-  if (!base && moth_alloc_collect && moth_alloc_collect())
-    base = moth_alloc(bytes);
-  if (!base)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+  char *base;
+  MOTH_TRY(take_memory(bytes, &base));
   f->arena.nbytes = bytes;
   if (base == f->arena.data)
     return MOTH_OK;
@@ -138,11 +142,8 @@ static void free_apart(const MothPlan *p, MothPlanFrame *f, uint32_t k) {
 static MothStatus make_apart(const MothPlan *p, MothPlanFrame *f, uint32_t k) {
   const MothPlanApart *a = &p->apart[k];
   size_t bytes = (size_t)a->bytes;
-  void *data = moth_alloc(bytes);
-  if (!data && moth_alloc_collect && moth_alloc_collect())
-    data = moth_alloc(bytes);
-  if (!data)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+  char *data;
+  MOTH_TRY(take_memory(bytes, &data));
   f->apart[k].data = data;
   f->apart[k].nbytes = bytes;
   for (uint32_t i = 0; i < a->nvalues; i++)
@@ -458,15 +459,10 @@ typedef enum Fit { FITS, OTHERWISE, WRONG } Fit;
 
 static Fit fits(const MothTensor *want, const MothTensor *t) {
   if (t->dtype != want->dtype || t->ndim != want->ndim || t->device.type != want->device.type ||
-      t->device.index != want->device.index)
+      t->device.index != want->device.index ||
+      memcmp(t->shape, want->shape, sizeof *t->shape * t->ndim) != 0)
     return WRONG;
-  for (int i = 0; i < t->ndim; i++)
-    if (t->shape[i] != want->shape[i])
-      return WRONG;
-  for (int i = 0; i < t->ndim; i++)
-    if (t->stride[i] != want->stride[i] && t->shape[i] != 1 && t->numel)
-      return OTHERWISE;
-  return FITS;
+  return moth_same_strides(t->ndim, t->numel, t->shape, t->stride, want->stride) ? FITS : OTHERWISE;
 }
 
 /* Whether the steps can run with these inputs; OTHERWISE: the graph can. With `any` inputs may have other sizes. */

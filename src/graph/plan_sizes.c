@@ -5,13 +5,8 @@
 #include "graph/plan_steps.h"
 
 static bool same_geometry(const MothTensor *want, const MothTensor *t) {
-  for (int i = 0; i < t->ndim; i++)
-    if (t->shape[i] != want->shape[i])
-      return false;
-  for (int i = 0; i < t->ndim; i++)
-    if (t->stride[i] != want->stride[i] && t->shape[i] != 1 && t->numel)
-      return false;
-  return true;
+  return !memcmp(t->shape, want->shape, sizeof *t->shape * t->ndim) &&
+         moth_same_strides(t->ndim, t->numel, t->shape, t->stride, want->stride);
 }
 
 bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {

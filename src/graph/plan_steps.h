@@ -149,8 +149,6 @@ struct MothPlan {
   MothPlanFrame *frames; /* not in use */
 };
 
-/* Grows *list, of size bytes an element, to hold n. */
-bool moth_plan_grow(void *list, uint32_t *cap, uint32_t n, size_t size);
 /* A value; takes over the reference of fake (NULL: a temporary). */
 MothStatus moth_plan_add_value(MothPlan *p, MothTensor *fake, uint32_t *id);
 void moth_plan_free_call(MothPlanCall *c);

@@ -1,5 +1,4 @@
 /* Plans for people: facts, and steps as text. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,43 +47,30 @@ MothPlanFacts moth_plan_facts(const MothPlan *p) {
   return f;
 }
 
-static void put_value(const MothPlan *p, uint32_t id, char *text, size_t size) {
+static void put_value(MothGrownText *t, const MothPlan *p, uint32_t id) {
   static const char *const places[] = {"input", "held", "none", "arena", "view", "fresh", "given"};
   const MothPlanValue *v = &p->values[id];
-  size_t n = strlen(text);
   if (v->place == MOTH_PLACE_ARENA)
-    snprintf(text + n, size - n, v->apart ? " %%%u@block %lld" : " %%%u@%lld", id,
-             v->apart ? (long long)v->buffer : (long long)v->offset);
+    moth_text_put(t, v->apart ? " %%%u@block %lld" : " %%%u@%lld", id,
+                  v->apart ? (long long)v->buffer : (long long)v->offset);
   else
-    snprintf(text + n, size - n, " %%%u:%s", id, places[v->place]);
+    moth_text_put(t, " %%%u:%s", id, places[v->place]);
 }
 
 char *moth_plan_text(const MothPlan *p) {
   static const char *const kinds[] = {"kernel", "dispatched", "view", "blocks", "launches"};
-  size_t size = 4096, n = 0;
-  char *text = malloc(size), line[2048];
-  if (!text)
-    return NULL;
-  text[0] = 0;
+  MothGrownText t = {0};
+  moth_text_put(&t, "%s", "");
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
-    snprintf(line, sizeof line, "%-10s %s(%u)", kinds[s->kind],
-             s->call < p->ncalls ? p->calls[s->call].op->name : "?", s->ncalls);
+    moth_text_put(&t, "%-10s %s(%u)", kinds[s->kind],
+                  s->call < p->ncalls ? p->calls[s->call].op->name : "?", s->ncalls);
     for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
       if (k == s->nresults)
-        strncat(line, " <-", sizeof line - strlen(line) - 1);
-      put_value(p, s->values[k], line, sizeof line);
+        moth_text_put(&t, " <-");
+      put_value(&t, p, s->values[k]);
     }
-    size_t more = strlen(line) + 2;
-    if (n + more > size) {
-      char *bigger = realloc(text, size = 2 * (n + more));
-      if (!bigger) {
-        free(text);
-        return NULL;
-      }
-      text = bigger;
-    }
-    n += (size_t)sprintf(text + n, "%s\n", line);
+    moth_text_put(&t, "\n");
   }
-  return text;
+  return moth_text_end(&t);
 }

@@ -39,6 +39,30 @@ static bool is_free(const MothTrace *t, const MothOp *op, const MothArg *a, cons
   }
 }
 
+bool moth_grow(void *list, uint32_t *cap, size_t n, size_t size) {
+  size_t to = *cap ? *cap : 32;
+  if (n <= *cap)
+    return true;
+  while (to < n || to == *cap)
+    to *= 2;
+  void *more = to <= UINT32_MAX ? realloc(*(void **)list, size * to) : NULL;
+  if (!more) {
+    moth_no_memory(size * to);
+    return false;
+  }
+  *(void **)list = more;
+  *cap = (uint32_t)to;
+  return true;
+}
+
+bool moth_same_strides(int ndim, int64_t numel, const int64_t *shape, const int64_t *a,
+                       const int64_t *b) {
+  for (int i = 0; i < ndim && numel; i++)
+    if (shape[i] != 1 && a[i] != b[i])
+      return false;
+  return true;
+}
+
 bool moth_op_writes(const MothOp *op) {
   bool any = op->returns_self;
   for (int i = 0; i < op->nargs; i++)

@@ -69,16 +69,10 @@ static MothTensor *shadow_of_tensor(const MothSegment *s, const MothTensor *t) {
 }
 
 static MothStatus add_pair(MothSegment *s, MothTensor *real, MothTensor *shadow, MothTensor *leaf) {
-  if (s->npairs == s->pairs_cap) {
-    uint32_t cap = s->pairs_cap ? 2 * s->pairs_cap : 32;
-    MothShadowPair *more = realloc(s->pairs, sizeof *more * cap);
-    if (!more) {
-      moth_tensor_release(shadow);
-      moth_tensor_release(leaf);
-      return moth_no_memory(sizeof *more * cap);
-    }
-    s->pairs = more;
-    s->pairs_cap = cap;
+  if (!moth_grow(&s->pairs, &s->pairs_cap, (size_t)s->npairs + 1, sizeof *s->pairs)) {
+    moth_tensor_release(shadow);
+    moth_tensor_release(leaf);
+    return MOTH_ERR_MEMORY;
   }
   moth_tensor_retain(real);
   s->pairs[s->npairs++] = (MothShadowPair){real, shadow, leaf};

@@ -8,93 +8,87 @@
 #include "core/memory.h"
 #include "graph/graph.h"
 
-typedef struct Text {
-  char *s;
-  size_t n, cap;
-  bool failed;
-} Text;
+typedef MothGrownText Text;
 
-__attribute__((format(printf, 2, 3))) static void put(Text *t, const char *fmt, ...) {
-  va_list ap;
-  for (int i = 0; i < 2 && !t->failed; i++) {
-    va_start(ap, fmt);
-    int n = vsnprintf(t->s ? t->s + t->n : NULL, t->cap - t->n, fmt, ap);
-    va_end(ap);
-    if (n < 0)
-      return;
-    if (t->n + (size_t)n < t->cap) {
-      t->n += (size_t)n;
-      return;
-    }
-    size_t cap = (t->n + (size_t)n + 1) * 2;
-    char *more = realloc(t->s, cap);
-    t->failed = !more;
-    if (more) {
-      t->s = more;
-      t->cap = cap;
-    }
-  }
+void moth_text_put(MothGrownText *t, const char *fmt, ...) {
+  va_list ap, again;
+  va_start(ap, fmt);
+  va_copy(again, ap);
+  int n = vsnprintf(NULL, 0, fmt, ap);
+  t->failed = t->failed || n < 0 || !moth_grow(&t->s, &t->cap, (size_t)t->n + (size_t)n + 1, 1);
+  if (!t->failed)
+    t->n += (uint32_t)vsnprintf(t->s + t->n, t->cap - t->n, fmt, again);
+  va_end(again);
+  va_end(ap);
+}
+
+char *moth_text_end(MothGrownText *t) {
+  if (!t->failed)
+    return t->s;
+  free(t->s);
+  return NULL;
 }
 
 static void put_meta(Text *t, const MothTraceMeta *m) {
   char buf[256];
-  put(t, "%s%s", moth_dtype_name((MothDType)m->dtype),
-      moth_shape_format(m->ndim, m->dims, buf, sizeof buf));
+  moth_text_put(t, "%s%s", moth_dtype_name((MothDType)m->dtype),
+                moth_shape_format(m->ndim, m->dims, buf, sizeof buf));
 }
 
 static void put_ref(Text *t, const MothGraphRef *r) {
   if (r->node->kind == MOTH_NODE_CALL)
-    put(t, "%%%u", r->node->slot + r->result);
+    moth_text_put(t, "%%%u", r->node->slot + r->result);
   else
-    put(t, "%s", r->node->name);
+    moth_text_put(t, "%s", r->node->name);
 }
 
 static void put_value(Text *t, const MothArg *a, const MothValue *v, const MothGraphRef **ref) {
   switch ((MothTag)v->tag) {
   case MOTH_V_NONE:
-    put(t, "nil");
+    moth_text_put(t, "nil");
     break;
   case MOTH_V_BOOL:
-    put(t, v->u.b ? "true" : "false");
+    moth_text_put(t, v->u.b ? "true" : "false");
     break;
   case MOTH_V_INT:
     if (a->type == MOTH_T_ENUM)
-      put(t, "'%s'", a->values[v->u.i]);
+      moth_text_put(t, "'%s'", a->values[v->u.i]);
     else
-      put(t, "%lld", (long long)moth_as_lua_counts(a, v->u.i));
+      moth_text_put(t, "%lld", (long long)moth_as_lua_counts(a, v->u.i));
     break;
   case MOTH_V_FLOAT:
-    put(t, "%.14g", v->u.d);
+    moth_text_put(t, "%.14g", v->u.d);
     break;
   case MOTH_V_TENSOR:
     put_ref(t, (*ref)++);
     break;
   case MOTH_V_INTS:
   case MOTH_V_TENSORS:
-    put(t, "{");
+    moth_text_put(t, "{");
     for (uint32_t i = 0; i < v->n; i++) {
-      put(t, i ? ", " : "");
+      moth_text_put(t, i ? ", " : "");
       if (v->tag == MOTH_V_TENSORS)
         put_ref(t, (*ref)++);
       else
-        put(t, "%lld", (long long)moth_as_lua_counts(a, v->u.ints[i]));
+        moth_text_put(t, "%lld", (long long)moth_as_lua_counts(a, v->u.ints[i]));
     }
-    put(t, "}");
+    moth_text_put(t, "}");
     break;
   case MOTH_V_STRING:
-    put(t, "'%s'", v->u.s);
+    moth_text_put(t, "'%s'", v->u.s);
     break;
   case MOTH_V_DTYPE:
-    put(t, "%s", moth_dtype_name((MothDType)v->u.i));
+    moth_text_put(t, "%s", moth_dtype_name((MothDType)v->u.i));
     break;
   case MOTH_V_DEVICE: {
     char buf[64];
-    put(t, "'%s'",
+    moth_text_put(
+        t, "'%s'",
         moth_device_format((MothDevice){(uint8_t)(v->u.i >> 8), (uint8_t)v->u.i}, buf, sizeof buf));
     break;
   }
   case MOTH_V_GENERATOR:
-    put(t, "a generator");
+    moth_text_put(t, "a generator");
     break;
   }
 }
@@ -104,7 +98,7 @@ static void put_numbers(Text *t, const MothGraph *g, uint32_t inputs) {
   for (const MothGraphNode *n = g->first; n; n = n->next)
     for (int i = 0; n->args && i < n->op->nargs; i++)
       if (n->args[i].number) {
-        put(t, inputs++ ? ", k%u = " : "k%u = ", n->args[i].number);
+        moth_text_put(t, inputs++ ? ", k%u = " : "k%u = ", n->args[i].number);
         put_value(t, &n->op->args[i], &n->args[i].value, NULL);
       }
 }
@@ -125,74 +119,70 @@ static void put_args(Text *t, const MothGraphNode *n) {
     count--;
   }
   for (int i = 0; i < count; i++) {
-    put(t, i ? ", " : "");
+    moth_text_put(t, i ? ", " : "");
     if (n->args[i].number)
-      put(t, "k%u", n->args[i].number);
+      moth_text_put(t, "k%u", n->args[i].number);
     else
       put_value(t, &n->op->args[i], &n->args[i].value, &ref);
   }
   if (n->variant == MOTH_OUT) {
-    put(t, ", out = ");
+    moth_text_put(t, ", out = ");
     put_ref(t, &n->refs[n->nrefs - 1]);
   }
 }
 
 static void put_call(Text *t, const MothGraphNode *n) {
-  size_t begin = t->n;
-  put(t, "  ");
+  uint32_t begin = t->n;
+  moth_text_put(t, "  ");
   for (int i = 0; i < n->nresults; i++)
-    put(t, i ? ", %%%u" : "%%%u", n->slot + (uint32_t)i);
-  put(t, "%s%s%s(", n->nresults ? " = " : "", n->op->name,
-      n->variant == MOTH_INPLACE && !n->op->returns_self ? "_" : "");
+    moth_text_put(t, i ? ", %%%u" : "%%%u", n->slot + (uint32_t)i);
+  moth_text_put(t, "%s%s%s(", n->nresults ? " = " : "", n->op->name,
+                n->variant == MOTH_INPLACE && !n->op->returns_self ? "_" : "");
   put_args(t, n);
-  put(t, ")");
-  put(t, "%*s", (int)(t->n - begin < 50 ? 50 - (t->n - begin) : 2), "");
+  moth_text_put(t, ")");
+  moth_text_put(t, "%*s", (int)(t->n - begin < 50 ? 50 - (t->n - begin) : 2), "");
   for (int i = 0; i < n->nresults; i++) {
-    put(t, i ? ", " : "");
+    moth_text_put(t, i ? ", " : "");
     put_meta(t, &n->metas[i]);
   }
   if (n->modes.no_grad)
-    put(t, "  no_grad");
+    moth_text_put(t, "  no_grad");
   if (n->place && n->place[0])
-    put(t, "  %s", n->place);
-  put(t, "\n");
+    moth_text_put(t, "  %s", n->place);
+  moth_text_put(t, "\n");
 }
 
 char *moth_graph_text(MothGraph *g) {
-  Text t = {NULL, 0, 0, false};
+  Text t = {0};
   uint32_t number = 1, inputs = 0;
   for (MothGraphNode *n = g->first; n; n = n->next)
     if (n->kind == MOTH_NODE_CALL) {
       n->slot = number;
       number += n->nresults;
     }
-  put(&t, "graph(");
+  moth_text_put(&t, "graph(");
   for (const MothGraphNode *n = g->first; n; n = n->next) {
     if (n->kind != MOTH_NODE_PLACEHOLDER)
       continue;
-    put(&t, inputs++ ? ", %s: " : "%s: ", n->name);
+    moth_text_put(&t, inputs++ ? ", %s: " : "%s: ", n->name);
     put_meta(&t, &n->metas[0]);
   }
   put_numbers(&t, g, inputs);
-  put(&t, ")  -- %s%s\n", g->name ? g->name : "", g->dynamic ? ", any sizes" : "");
+  moth_text_put(&t, ")  -- %s%s\n", g->name ? g->name : "", g->dynamic ? ", any sizes" : "");
   for (const MothGraphNode *n = g->first; n; n = n->next) {
     if (n->kind == MOTH_NODE_GET_ATTR) {
-      put(&t, "  %s: ", n->name);
+      moth_text_put(&t, "  %s: ", n->name);
       put_meta(&t, &n->metas[0]);
-      put(&t, "\n");
+      moth_text_put(&t, "\n");
     } else if (n->kind == MOTH_NODE_CALL) {
       put_call(&t, n);
     } else if (n->kind == MOTH_NODE_OUTPUT) {
-      put(&t, "  return ");
+      moth_text_put(&t, "  return ");
       for (uint32_t i = 0; i < n->nrefs; i++) {
-        put(&t, i ? ", " : "");
+        moth_text_put(&t, i ? ", " : "");
         put_ref(&t, &n->refs[i]);
       }
     }
   }
-  if (t.failed) {
-    free(t.s);
-    return NULL;
-  }
-  return t.s;
+  return moth_text_end(&t);
 }

@@ -143,34 +143,18 @@ void moth_trace_new_way(MothTrace *t) {
 
 /* --- the segment of a thread ------------------------------------------------------------------------------ */
 
-static bool grow(void *list, uint32_t *cap, uint32_t need, size_t size) {
-  if (need <= *cap)
-    return true;
-  uint32_t n = *cap ? *cap * 2 : 64;
-  while (n < need)
-    n *= 2;
-  void *more = realloc(*(void **)list, size * n);
-  if (!more) {
-    moth_no_memory(size * n);
-    return false;
-  }
-  *(void **)list = more;
-  *cap = n;
-  return true;
-}
-
 /* Memory for `more` values and one more record. */
 static bool make_space(MothSegment *s, uint32_t tensors, uint32_t more) {
   uint32_t cap = s->values_cap, same = cap, uses = cap;
-  if (!grow(&s->records, &s->records_cap, s->nrecords + 1, sizeof *s->records) ||
-      !grow(&s->values, &cap, s->nvalues + more, sizeof *s->values) ||
-      !grow(&s->shadows, &same, s->nvalues + more, sizeof *s->shadows) ||
-      !grow(&s->last_use, &uses, s->nvalues + more, sizeof *s->last_use))
+  if (!moth_grow(&s->records, &s->records_cap, s->nrecords + 1, sizeof *s->records) ||
+      !moth_grow(&s->values, &cap, s->nvalues + more, sizeof *s->values) ||
+      !moth_grow(&s->shadows, &same, s->nvalues + more, sizeof *s->shadows) ||
+      !moth_grow(&s->last_use, &uses, s->nvalues + more, sizeof *s->last_use))
     return false;
   s->values_cap = cap;
   uint32_t numbers = s->numbers_cap;
-  if (!grow(&s->numbers, &numbers, tensors + 1, sizeof *s->numbers) ||
-      !grow(&s->scratch, &s->numbers_cap, tensors + 1, sizeof *s->scratch))
+  if (!moth_grow(&s->numbers, &numbers, tensors + 1, sizeof *s->numbers) ||
+      !moth_grow(&s->scratch, &s->numbers_cap, tensors + 1, sizeof *s->scratch))
     return false;
   return true;
 }

@@ -282,6 +282,20 @@ void moth_record_swap(MothRecord *r, MothRecordKnown *k);
 /* What r knows becomes what `now`, which is freed, does; r keeps what it was. False: no memory, and nothing is done. */
 bool moth_record_refit(MothRecord *r, MothRecord *now);
 bool moth_trace_value_same(const MothValue *a, const MothValue *b); /* but for what tensors are */
+/* Memory for n items of a list of cap; false: there is none, the error is set. */
+bool moth_grow(void *list, uint32_t *cap, size_t n, size_t size);
+/* Text that grows. */
+typedef struct MothGrownText {
+  char *s;
+  uint32_t n, cap;
+  bool failed;
+} MothGrownText;
+__attribute__((format(printf, 2, 3))) void moth_text_put(MothGrownText *t, const char *fmt, ...);
+/* The text, for free(); NULL: no memory. */
+char *moth_text_end(MothGrownText *t);
+/* Whether two geometries show the same: the stride of a dimension of one element, or of no elements, tells nothing. */
+bool moth_same_strides(int ndim, int64_t numel, const int64_t *shape, const int64_t *a,
+                       const int64_t *b);
 /* Frees a list or string, or releases a generator. */
 void moth_trace_value_free(MothValue v);
 /* A copy that owns its list or string, or retains its generator; tensors are left out. */
