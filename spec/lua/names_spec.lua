@@ -100,7 +100,7 @@ end)
 describe("paths of modules", function()
   it("are their names, wherever their files lie", function()
     for name in ([[nn models optim data datasets transforms utils fmt ops dispatch library testing class tensorboard
-      plot func tree interop bench backends cuda capi autograd]]):gmatch("%a+") do
+      plot func tree interop bench backends cuda capi autograd json]]):gmatch("%a+") do
       assert.equal(moth[name], require("moth." .. name), name)
     end
     assert.is_function(require("moth.trace").traceback)
@@ -111,7 +111,8 @@ describe("paths of modules", function()
     local luajit = os.getenv("LUAJIT") or "luajit"
     local pipe = assert(io.popen(([[
       names=$(cd lua/moth && find . -name '*.lua' | sed 's|^[.]/||; s|[.]lua$||; s|/init$||')
-      for n in $names backends bench cpp_extension cpu fmt func gradcheck interop ops testing trace transforms tree; do
+      for n in $names backends bench cpp_extension cpu fmt func gradcheck interop json ops \
+        testing trace transforms tree; do
         %s -e "
           local ok, e = pcall(require, 'moth.' .. ('$n'):gsub('/', '.'))
           if not ok then print('$n', e) end" 2>&1

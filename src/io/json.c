@@ -15,7 +15,8 @@ static void skip_blanks(MothJson *json) {
 }
 
 void moth_json_init(MothJson *json, const uint8_t *bytes, size_t n, char *arena) {
-  *json = (MothJson){.begin = bytes, .at = bytes, .end = bytes + n, .arena = arena};
+  *json = (MothJson){
+      .begin = bytes, .at = bytes, .end = bytes + n, .arena = arena, .most = MOTH_JSON_MAX_DEPTH};
 }
 
 int moth_json_peek(MothJson *json) {
@@ -30,16 +31,22 @@ static MothStatus expect(MothJson *json, char token, const char *what) {
   return MOTH_OK;
 }
 
+static bool in_object(const MothJson *json) {
+  int top = json->depth - 1;
+  return (json->objects[top / 64] >> (top % 64) & 1) != 0;
+}
+
 /* ---- brackets ---------------------------------------------------------------------------------
  */
 
 MothStatus moth_json_begin(MothJson *json, char bracket) {
-  MOTH_TRY(expect(json, bracket, bracket == '{' ? "expected an object" : "expected an array"));
-  if (json->depth == MOTH_JSON_MAX_DEPTH)
+  if (json->depth == json->most && moth_json_peek(json) == bracket)
     return bad(json, "nested too deep");
-  uint64_t bit = UINT64_C(1) << json->depth++;
-  json->objects = bracket == '{' ? json->objects | bit : json->objects & ~bit;
-  json->started &= ~bit;
+  MOTH_TRY(expect(json, bracket, bracket == '{' ? "expected an object" : "expected an array"));
+  int word = json->depth / 64;
+  uint64_t bit = UINT64_C(1) << (json->depth++ % 64);
+  json->objects[word] = bracket == '{' ? json->objects[word] | bit : json->objects[word] & ~bit;
+  json->started[word] &= ~bit;
   return MOTH_OK;
 }
 
@@ -47,21 +54,22 @@ MothStatus moth_json_next(MothJson *json, bool *more) {
   *more = false;
   if (json->depth == 0)
     return bad(json, "not inside an object or array");
-  uint64_t bit = UINT64_C(1) << (json->depth - 1);
-  bool object = (json->objects & bit) != 0;
+  uint64_t *started = &json->started[(json->depth - 1) / 64];
+  uint64_t bit = UINT64_C(1) << ((json->depth - 1) % 64);
+  bool object = in_object(json);
   int token = moth_json_peek(json);
   if (token == (object ? '}' : ']')) {
     json->at++;
     json->depth--;
     return MOTH_OK;
   }
-  if (json->started & bit) {
+  if (*started & bit) {
     MOTH_TRY(expect(json, ',', object ? "expected ',' or '}'" : "expected ',' or ']'"));
     token = moth_json_peek(json);
     if (token == '}' || token == ']')
       return bad(json, "a comma before the closing bracket");
   }
-  json->started |= bit;
+  *started |= bit;
   *more = true;
   return MOTH_OK;
 }
@@ -309,8 +317,28 @@ MothStatus moth_json_integer(MothJson *json, int64_t *out) {
   return MOTH_OK;
 }
 
-static MothStatus skip_scalar(MothJson *json) {
+MothStatus moth_json_number(MothJson *json, MothText *out) {
+  skip_blanks(json);
+  const uint8_t *first = json->at;
+  MOTH_TRY(skip_number(json));
+  *out = (MothText){(const char *)first, (size_t)(json->at - first)};
+  return MOTH_OK;
+}
+
+MothStatus moth_json_word(MothJson *json) {
   static const char *const words[] = {"true", "false", "null"};
+  skip_blanks(json);
+  for (int i = 0; i < 3; i++) {
+    size_t n = strlen(words[i]);
+    if ((size_t)(json->end - json->at) >= n && memcmp(json->at, words[i], n) == 0) {
+      json->at += n;
+      return MOTH_OK;
+    }
+  }
+  return bad(json, "expected a value");
+}
+
+static MothStatus skip_scalar(MothJson *json) {
   int token = moth_json_peek(json);
   if (token == '"') {
     MothText unused;
@@ -322,14 +350,7 @@ static MothStatus skip_scalar(MothJson *json) {
   }
   if (token == '-' || (token >= '0' && token <= '9'))
     return skip_number(json);
-  for (int i = 0; i < 3; i++) {
-    size_t n = strlen(words[i]);
-    if ((size_t)(json->end - json->at) >= n && memcmp(json->at, words[i], n) == 0) {
-      json->at += n;
-      return MOTH_OK;
-    }
-  }
-  return bad(json, "expected a value");
+  return moth_json_word(json);
 }
 
 MothStatus moth_json_skip(MothJson *json) {
@@ -345,7 +366,7 @@ MothStatus moth_json_skip(MothJson *json) {
     if (json->depth == depth)
       return MOTH_OK;
     MOTH_TRY(moth_json_next(json, &value));
-    if (value && (json->objects >> (json->depth - 1) & 1) != 0) {
+    if (value && in_object(json)) {
       MothText unused;
       char *arena = json->arena;
       json->arena = NULL;

@@ -43,6 +43,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_processes(L);
   moth_lua_open_memory(L);
   moth_lua_open_media(L);
+  moth_lua_open_json(L);
   moth_lua_open_cuda(L);
   moth_lua_open_compile(L); /* it sees the functions of those before */
   moth_lua_open_profile(L); /* breaks no graph */

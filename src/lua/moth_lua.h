@@ -241,6 +241,7 @@ void moth_lua_open_processes(lua_State *L);
 void moth_lua_open_threads(lua_State *L);
 void moth_lua_open_memory(lua_State *L);
 void moth_lua_open_media(lua_State *L);
+void moth_lua_open_json(lua_State *L);
 void moth_lua_open_profile(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 /* The program of moth_lua.cuda at idx, or an error. */

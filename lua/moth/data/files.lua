@@ -9,6 +9,7 @@ local signature = require "moth.utils.signature"
 local fetch = require "moth.data.fetch"
 local strings = require "moth.data.strings"
 local gunzip = require "moth.utils.gunzip"
+local json = require "moth.io.json"
 local Dataset = require("moth.data.dataset").Dataset
 local each = require "moth.each"
 
@@ -102,16 +103,7 @@ function TextLines:get(i)
   return line
 end
 
--- JSON's null is nothing.
-local function without_null(v, null)
-  if type(v) ~= "table" then return v end
-  for k, value in each(v) do
-    if value == null then v[k] = nil else without_null(value, null) end
-  end
-  return v
-end
-
---- A file with a JSON value in each line: sample i is that value, or what transform makes of it.
+--- A file with a JSON value in each line: sample i is that value, or what transform makes of it. null is nothing.
 local JSONL = class("JSONL", TextLines)
 M.JSONL = JSONL
 JSONL.__init = signature.init("data.JSONL(path path, *, callable transform?)", function(self, o)
@@ -119,11 +111,8 @@ JSONL.__init = signature.init("data.JSONL(path path, *, callable transform?)", f
   self.transform = o.transform
 end)
 function JSONL:get(i)
-  local ok, cjson = pcall(require, "cjson.safe")
-  if not ok then check.fail("[data.JSONL] needs lua-cjson (Debian: lua-cjson)") end
-  local value, why = cjson.decode(self:line(i))
-  if value == nil then check.fail("[data.JSONL] %s: line %d: %s", self.path, i, tostring(why)) end
-  value = without_null(value, cjson.null)
+  local value, why, _, column = json.read(self:line(i), nil, nil, "either")
+  if why then check.fail("[data.JSONL] %s: line %d, column %d: %s", self.path, i, column, why) end
   if self.transform then return self.transform(value) end
   return value
 end

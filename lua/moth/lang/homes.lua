@@ -4,6 +4,6 @@ return {
   backends = "cuda.backends", bench = "utils.bench", capi = "lang.capi", cpp_extension = "library.extension",
   cpu = "device.cpu", fmt = "lang.fmt", func = "autograd.func", gradcheck = "autograd.gradcheck",
   inductor = "edge.inductor",
-  interop = "io.interop", ops = "dispatch.ops", testing = "utils.testing", trace = "lang.trace",
+  interop = "io.interop", json = "io.json", ops = "dispatch.ops", testing = "utils.testing", trace = "lang.trace",
   transforms = "data.transforms", tree = "lang.tree",
 }

@@ -10,23 +10,14 @@ local M = {}
 
 --- The table of a JSON file; null is nil.
 function M.json(path, where)
-  local ok, cjson = pcall(require, "cjson.safe")
-  if not ok then check.fail("[%s] needs lua-cjson (Debian: lua-cjson)", where) end
   local f, why = io.open(path, "rb")
   if not f then check.fail("[%s] cannot open %s", where, why) end
   local text = f:read("*a") or "" -- nothing: a folder
   f:close()
-  cjson = cjson.new()
-  cjson.decode_max_depth(100)
-  local value, err = cjson.decode(text)
-  if type(value) ~= "table" then check.fail("[%s] %s: no JSON: %s", where, path, tostring(err)) end
-  local function plain(t)
-    for key, v in each(t) do
-      if v == cjson.null then t[key] = nil elseif type(v) == "table" then plain(v) end
-    end
-    return t
-  end
-  return plain(value)
+  local value, err, line, column = require("moth.io.json").read(text, nil, nil, "number")
+  if err then check.fail("[%s] %s: no JSON: line %d, column %d: %s", where, path, line, column, err) end
+  if type(value) ~= "table" then check.fail("[%s] %s: no JSON object", where, path) end
+  return value
 end
 
 -- Tensors that lie in the file, where it is of safetensors.
