@@ -171,6 +171,17 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     status, out = ask { tools = tools, input = { { role = "user", content = "x" }, item,
       { type = "function_call_output", call_id = item.call_id, output = "3 4" } } }
     assert.same({ 200, "3 4" }, { status, out.output[1].content[1].text })
+    local wanted = { input = "one two", include = { "message.output_text.logprobs" }, top_logprobs = 1 }
+    local list = select(2, ask(wanted)).output[1].content[1].logprobs
+    assert.same({ 2, "one ", -0.5, "x" }, { #list, list[1].token, list[1].logprob, list[1].top_logprobs[1].token })
+    wanted.stream = true
+    local tokens = {}
+    for data in server:post("/v1/responses", cjson.encode(wanted)).body:gmatch "data: ([^\n]+)" do
+      local event = cjson.decode(data)
+      if event.type == "response.output_text.delta" then tokens[#tokens + 1] = event.logprobs[1].token end
+      if event.type == "response.output_text.done" then assert.same(list, event.logprobs) end
+    end
+    assert.same({ "one ", "two" }, tokens)
     local seen, text, last, at = {}, {}, nil, -1
     local answer = server:post("/v1/responses", cjson.encode { model = "echo", input = "I add. " .. call, tools = tools,
       stream = true })
@@ -200,7 +211,9 @@ describe_served("moth.serve's OpenAI paths #M430", function()
     refused("max_output_tokens", "from 1", { input = "a", max_output_tokens = 0 })
     refused("text.format.type", "expected text", { input = "a", text = { format = { type = "xml" } } })
     refused("truncation", "not supported", { input = "a", truncation = "auto" })
-    refused("top_logprobs", "not supported", { input = "a", top_logprobs = 1 })
+    refused("include", "file_search_call.results is not supported", { input = "a",
+      include = { "file_search_call.results" } })
+    refused("top_logprobs", "from 0 to 20", { input = "a", top_logprobs = 21 })
   end)
 
   it("refuses by the field's name", function()

@@ -707,7 +707,7 @@ function M.complete(call, kind)
   if kind == "response" then
     return responses[request.stream and "stream" or "whole"](call, model, request, entry, { encode = encode,
       EMPTY = EMPTY, STREAM = STREAM, next_piece = next_piece, fail = fail, note_first = note_first,
-      note_tokens = note_tokens, calls_in = calls_in })
+      note_tokens = note_tokens, calls_in = calls_in, chat_logprobs = chat_logprobs })
   end
   local answer = kind == "embedding" and answer_vectors or request.stream and answer_stream or answer_whole
   return answer(call, model, request, entry)

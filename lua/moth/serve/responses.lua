@@ -79,12 +79,6 @@ M.names = { messages = "input", max_tokens = "max_output_tokens", response_forma
 -- What says nothing, or nothing that is done here.
 local dropped = { store = true, metadata = true, user = true, service_tier = true, safety_identifier = true,
   prompt_cache_key = true, prompt_cache_retention = true, prompt_cache_options = true, parallel_tool_calls = true,
-  include = function(v)
-    for _, name in ipairs(type(v) == "table" and v or { v }) do
-      if name ~= "reasoning.encrypted_content" then return false end
-    end
-    return true
-  end,
   truncation = function(v) return v == "disabled" end, background = function(v) return v == false end }
 local same = { model = true, temperature = true, top_p = true, stream = true, stream_options = true, tools = true }
 
@@ -100,6 +94,16 @@ function M.translate(given, body, refuse)
       if not drop(v) then refuse(name, "is not supported here") end
     elseif name == "max_output_tokens" then
       out.max_tokens = v
+    elseif name == "include" then
+      for _, what in ipairs(type(v) == "table" and v or { v }) do
+        if what == "message.output_text.logprobs" then
+          out.logprobs = true
+        elseif what ~= "reasoning.encrypted_content" then
+          refuse(name, "%s is not supported here", type(what) == "string" and what or "this")
+        end
+      end
+    elseif name == "top_logprobs" then
+      out.logprobs, out.top_logprobs = true, v
     elseif name == "previous_response_id" or name == "conversation" then
       refuse(name, "no responses are stored here: send the whole conversation as input")
     elseif name == "reasoning" and type(v) == "table" then
@@ -164,8 +168,11 @@ local function response_of(request, P, id, status, output, piece)
     max_output_tokens = request.max_tokens or null(), text = { format = { type = "text" } } }
 end
 
-local function message(P, id, text, status)
-  local part = { type = "output_text", text = text or "", annotations = P.EMPTY, logprobs = P.EMPTY }
+-- Log probabilities of tokens as a chat has them, in a list that may be empty.
+local function listed(P, tokens) return #tokens > 0 and P.chat_logprobs(tokens).content or P.EMPTY end
+
+local function message(P, id, text, status, tokens)
+  local part = { type = "output_text", text = text or "", annotations = P.EMPTY, logprobs = listed(P, tokens or {}) }
   return { type = "message", id = id, role = "assistant", status = status, content = text and { part } or P.EMPTY },
     part
 end
@@ -178,7 +185,7 @@ local function status_of(finish) return finish == "length" and "incomplete" or "
 
 --- Answers with a whole response; P: what openai.lua lends.
 function M.whole(call, model, request, entry, P)
-  local texts, waited = {}, {}
+  local texts, tokens, waited = {}, {}, {}
   while true do
     local piece, status, why = P.next_piece(call, entry, waited)
     if not piece then
@@ -188,11 +195,12 @@ function M.whole(call, model, request, entry, P)
     if piece.error then return P.fail(call, piece.status or 500, piece.error) end
     P.note_first(call, model, entry, waited)
     texts[#texts + 1] = piece.text
+    for _, token in ipairs(request.logprobs and piece.logprobs or {}) do tokens[#tokens + 1] = token end
     if piece.done then
       P.note_tokens(call, model, piece)
       local calls, said = P.calls_in(request, table.concat(texts))
       local output, ends = {}, status_of(piece.finish_reason)
-      if said ~= "" or not calls then output[1] = message(P, new_id "msg", said, ends) end
+      if said ~= "" or not calls then output[1] = message(P, new_id "msg", said, ends, tokens) end
       for _, one in ipairs(calls or {}) do output[#output + 1] = call_item(one, "completed") end
       return call:answer(200, P.encode(response_of(request, P, new_id "resp", ends, output, piece)))
     end
@@ -212,6 +220,7 @@ function M.stream(call, model, request, entry, P)
     return call.request:write(("event: %s\ndata: %s\n\n"):format(kind, P.encode(t)))
   end
   local output, texts, held, own = {}, {}, "", nil
+  local tokens, fresh = {}, {} -- their log probabilities; those that no event has had yet
   local function say(text) -- the next of the message, which begins with it
     if text == "" then return true end
     if not own then
@@ -221,14 +230,16 @@ function M.stream(call, model, request, entry, P)
       event("response.content_part.added", { item_id = own, output_index = 0, content_index = 0, part = part })
     end
     texts[#texts + 1] = text
+    local list = listed(P, fresh)
+    fresh = {}
     return event("response.output_text.delta", { item_id = own, output_index = 0, content_index = 0, delta = text,
-      logprobs = P.EMPTY })
+      logprobs = list })
   end
   local function ended(ends) -- the message
     local text = table.concat(texts)
-    local item, part = message(P, own, text, ends)
+    local item, part = message(P, own, text, ends, tokens)
     event("response.output_text.done", { item_id = own, output_index = 0, content_index = 0, text = text,
-      logprobs = P.EMPTY })
+      logprobs = part.logprobs })
     event("response.content_part.done", { item_id = own, output_index = 0, content_index = 0, part = part })
     event("response.output_item.done", { output_index = 0, item = item })
     output[1] = item
@@ -265,6 +276,9 @@ function M.stream(call, model, request, entry, P)
       ok = event("response.in_progress", { response = response_of(request, P, id, "in_progress", {}) })
     end
     local said, calls = piece.text or "", nil
+    for _, token in ipairs(request.logprobs and piece.logprobs or {}) do
+      tokens[#tokens + 1], fresh[#fresh + 1] = token, token
+    end
     if request.tools then
       local all = held .. said
       local sure = tools.sure(all)

@@ -2,7 +2,7 @@
 PACKAGES = "openai==3.57.0 litellm==1.110.2 langchain-openai==1.7.4"
 MEETS = ("everyday calls of each: chats, whole, as streams, in parallel, of several answers; log probabilities; tools, chosen and with "
          "results; structured outputs by pydantic; completions; embeddings; responses, streams and tools of theirs; errors by class and code")
-LIMITS = ("refused by name: `best_of`, `suffix`, `store`, images, patterns in schemas, log probabilities and `previous_response_id` of "
+LIMITS = ("refused by name: `best_of`, `suffix`, `store`, images, patterns in schemas, `previous_response_id` of "
           "responses, tools of the server's own; 404: audio, files, moderations")
 
 import asyncio
@@ -157,6 +157,8 @@ def with_openai():
     check("embeddings, cut", lambda: client.embeddings.create(model="lm", input=[[1, 2], [3]], dimensions=3, encoding_format="float").data[0].embedding, lambda r: len(r) == 3)
     check("responses", respond, lambda r: r.status == "incomplete" and r.usage.output_tokens == 20)
     check("responses as a stream", lambda: [e.type for e in respond(stream=True)], lambda r: r[0] == "response.created" and r[-1] == "response.incomplete")
+    check("responses, logprobs", lambda: respond(top_logprobs=2, include=["message.output_text.logprobs"]).output[0].content[0].logprobs,
+          lambda r: len(r) == 20 and len(r[0].top_logprobs) == 2)
     check("responses, parse", lambda: client.responses.parse(model="lm", input="hi", text_format=Step, max_output_tokens=1500).output_parsed, lambda r: isinstance(r, Step))
     flat = [{"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": True}]
 
@@ -189,7 +191,6 @@ def with_openai():
     fails("pattern", lambda: chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a+"}}}),
           openai.BadRequestError, "unsupported_parameter", "pattern")
     fails("tool_choice", lambda: chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "zz"}}), openai.BadRequestError, None, "'zz'")
-    fails("logprobs of a response", lambda: respond(top_logprobs=2), openai.BadRequestError, "unsupported_parameter", "top_logprobs")
     fails("previous_response_id", lambda: respond(previous_response_id="resp_1"), openai.BadRequestError, None, "previous_response_id")
     fails("web_search", lambda: respond(tools=[{"type": "web_search"}]), openai.BadRequestError, None, "tools[0]")
     for name, call in {"audio": lambda: client.audio.speech.create(model="lm", voice="alloy", input="x"), "files": client.files.list,
