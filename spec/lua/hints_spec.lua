@@ -58,16 +58,41 @@ describe("Torch7's names lead to moth's", function()
   it("of layers, losses and optimizers", function()
     fails("moth.nn has no 'SpatialConvolution'; .* nn.Conv2d here", function() return nn.SpatialConvolution(1, 1) end)
     fails("nn.NLLLoss here", function() return nn.ClassNLLCriterion() end)
-    fails("optim.SGD here", function() return moth.optim.sgd end)
+    fails("optim.SGD%(model:parameters%(%), { lr = … }%), then loss:backward%(%) and opt:step%(%) here",
+      function() return moth.optim.sgd(function() end, moth.ones(1), {}) end)
+    fails("has no method 'add'; Torch7's 'add' is append", function() nn.Sequential():add(nn.Tanh()) end)
   end)
   it("of methods", function()
     fails("is zero_grad here %(docs/from%-torch7.md%)", function() nn.Linear(1, 1):zeroGradParameters() end)
     fails("is numel here", function() return moth.ones(1):nElement() end)
   end)
+  it("of packages and globals, and of what is here but no function", function()
+    for code, what in each { ["torch.zeros(2)"] = "'torch' is moth here", ["nn.Linear(2, 2)"] = "'nn' is moth.nn here",
+      ["print(xlua.progress)"] = "'xlua' is moth.utils.progress here",
+      ["moth.Tensor(3)"] = "is moth.tensor %(of values%)",
+      ["moth.nn.Linear(2, 2):training()"] = "'training' is train here" } do
+      local ok, message = xpcall(setfenv(loadstring(code), { moth = moth, print = print }),
+        function(message) return message .. require("moth.lang.hints").of(message) end)
+      assert.is_false(ok)
+      assert.matches(what, message)
+    end
+    local _, message = xpcall(function() local t = { get = nil } return t:get() end,
+      function(message) return message .. require("moth.lang.hints").of(message) end)
+    assert.is_nil(message:find("Torch7's 'Tensor'", 1, true))
+    for _, name in ipairs { "torch", "nn", "optim", "image", "cunn", "paths" } do
+      fails("Torch7's '" .. name .. "' is ", function() require(name) end)
+    end
+  end)
   it("names only what is there", function()
     for old, new in each(require "moth.lang.torch7") do
       for name in new:gmatch "nn%.(%u%w+)" do assert(nn[name], old) end
       for name in new:gmatch "optim%.(%u%w+)" do assert(moth.optim[name], old) end
+      for path in new:gmatch "moth%.([%l_][%w_.]*%w)" do
+        local value = moth
+        for part in path:gmatch "[^.]+" do value = value[part] end -- another name is an error
+        assert(value ~= nil, old)
+      end
+      for name in new:gmatch "x:([%l_]+)" do assert(moth.ones(1)[name], old) end
       if new:find "^[%l_]+$" then assert(nn.Module[new] or moth.ones(1)[new], old) end
     end
   end)

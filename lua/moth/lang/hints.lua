@@ -132,7 +132,10 @@ function M.of(message)
     return "\nHINT: a tensor is compared by methods: x:lt(0), x:le, x:gt, x:ge, x:eq, x:ne; they give a bool tensor"
   end
   local global = message:match "global '([%w_]+)' %(a nil value%)$"
-  if global then return meant_name(global) end
+  if global then return require("moth.lang.torch7").hint_of_global(global) or meant_name(global) end
+  local name_called, kind = message:match "attempt to call %a+ '([%w_]+)' %(a (%w+) value%)$" -- net:training()
+  local torch7 = name_called and kind ~= "nil" and require("moth.lang.torch7").hint(name_called)
+  if torch7 then return torch7 end
   if not (message:find "local 'self' %(a %w+ value%)" or message:find "attempt to call method .* %(a nil value%)"
     or message:find "a tensor has no method or field") then return "" end
   local key = message:match "attempt to call method '([%w_]+)' %(a nil value%)$"

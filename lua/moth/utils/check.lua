@@ -128,8 +128,8 @@ end
 
 --- "; did you mean 'x'?" for the name among `names` (a list) that looks most like `name`, or "".
 function M.suggest(name, names)
-  local new = rawget(require "moth.lang.torch7", name)
-  if new then return ("; Torch7's '%s' is %s here (docs/from-torch7.md)"):format(name, new) end
+  local torch7 = require "moth.lang.torch7".hint(name)
+  if torch7 then return torch7 end
   local best, least = nil, math.max(1, math.floor(#name / 3)) + 0.5
   local lower = name:lower()
   for _, candidate in ipairs(names) do
