@@ -6,6 +6,7 @@ local form = require "moth.utils.form"
 local signature = require "moth.utils.signature"
 local pretrained = require "moth.models.pretrained"
 local blocks = require "moth.quantization.blocks"
+local choice = require "moth.models.gguf_choice"
 local kinds = require "moth.models.gguf_kinds"
 local rope = require "moth.models.rope"
 local words = require "moth.data.words"
@@ -340,52 +341,6 @@ local function interleaved(t, heads)
   return t:reshape(shape):transpose(2, 3):reshape(t:size())
 end
 
--- The options of models.Llama that none of these architectures has, where they are other than here.
-local usual = { { "norm", "rms" }, { "gated", true }, { "parallel", false }, { "pre_norms", true },
-  { "final_norm", true }, { "positions", "rope" }, { "residual_scale", 1 }, { "logits_scale", 1 },
-  { "head_bias", false }, { "embedding_norm", false }, { "qk_norm_over", "head" }, { "head", true } }
-local unusual = "rope_layers clip_qkv embedding_size num_experts query_growth latent swiglu_limit"
-
--- The architecture of llama.cpp that computes what a Llama of this config does; an error if there is none.
-local function architecture(c)
-  local function refuse(what) check.fail("[models.save_gguf] llama.cpp has no architecture for %s", what) end
-  for _, option in ipairs(usual) do
-    local name, v = option[1], option[2]
-    if c[name] ~= v then refuse(("%s = %s"):format(name, tostring(c[name]))) end
-  end
-  for name in unusual:gmatch "%S+" do
-    if c[name] then refuse(name) end
-  end
-  local kind = c.embedding_scale ~= 1 and (not c.post_norms and "gemma" or c.qk_norm and "gemma3" or "gemma2")
-    or c.qk_norm and "qwen3" or c.attention_bias and not c.output_bias and "qwen2" or "llama"
-  local is_gemma = kind:find "^gemma" ~= nil
-  if c.hidden_act ~= (is_gemma and "gelu_tanh" or "silu") then
-    refuse(kind .. " with the activation " .. c.hidden_act)
-  end
-  if c.partial_rotary_factor ~= 1 then refuse "partial_rotary_factor" end
-  if c.attention_scale and not c.post_norms then refuse "attention_scale" end
-  if is_gemma and not (c.norm_offset and math.abs(c.embedding_scale - math.sqrt(c.hidden_size)) < 1e-3) then
-    refuse "this embedding_scale"
-  end
-  if c.mlp_bias or c.attention_bias and kind ~= "qwen2" and kind ~= "llama" then refuse(kind .. " with biases") end
-  if c.sliding_window and not is_gemma and c.layer_types then refuse(kind .. " with windows in some layers") end
-  if is_gemma and kind ~= "gemma" then
-    local dim = (c.num_hidden_layers == 46 or c.num_hidden_layers == 62) and c.hidden_size / c.num_attention_heads
-      or c.head_dim
-    if math.abs((c.attention_scale or c.head_dim ^ -0.5) - dim ^ -0.5) > 1e-6 then
-      refuse(kind .. " with this query_pre_attn_scalar")
-    end
-  end
-  return kind
-end
-
-local function scaling_kind(c)
-  local s = c.rope_scaling
-  return s and (s.rope_type or s.type) or "default"
-end
--- YaRN as llama.cpp computes it, with whole bounds; any other goes by the frequencies.
-local function is_yarn(c) return scaling_kind(c) == "yarn" and c.rope_scaling.truncate ~= false end
-
 local function metadata_of(model)
   local c, out = model.config, {}
   if model:is_a(moth.models.GPT) then
@@ -400,33 +355,7 @@ local function metadata_of(model)
     out["gpt2.attention.layer_norm_epsilon"] = 1e-5
     return out, gpt2
   end
-  local kind = architecture(c)
-  out["general.architecture"] = kind
-  for key, v in each { context_length = c.max_position_embeddings, embedding_length = c.hidden_size,
-    block_count = c.num_hidden_layers, feed_forward_length = c.intermediate_size, vocab_size = c.vocab_size,
-    ["attention.head_count"] = c.num_attention_heads, ["attention.head_count_kv"] = c.num_key_value_heads,
-    ["attention.key_length"] = c.head_dim, ["attention.value_length"] = c.head_dim,
-    ["attention.sliding_window"] = c.sliding_window, ["rope.dimension_count"] = c.head_dim } do
-    out[kind .. "." .. key] = v
-  end
-  local function put(key, v) out[kind .. "." .. key] = v end
-  put("attention.layer_norm_rms_epsilon", c.rms_norm_eps)
-  put("rope.freq_base", c.rope_theta)
-  put("rope.freq_base_swa", c.local_rope_theta)
-  put("attn_logit_softcapping", c.attention_softcap)
-  put("final_logit_softcapping", c.logits_softcap)
-  local s = c.rope_scaling
-  local attention = rope.attention_factor(c)
-  if is_yarn(c) then
-    put("rope.scaling.type", "yarn")
-    put("rope.scaling.original_context_length", s.original_max_position_embeddings)
-    put("rope.scaling.factor", s.factor)
-    put("rope.scaling.yarn_beta_fast", s.beta_fast)
-    put("rope.scaling.yarn_beta_slow", s.beta_slow)
-    attention = attention / rope.mscale(s.factor) -- which llama.cpp multiplies by itself
-  end
-  if math.abs(attention - 1) > 1e-9 then put("rope.scaling.attn_factor", attention) end
-  return out, kinds.names(kind)
+  return nil
 end
 
 local function tokenizer_metadata(out, tokenizer)
@@ -486,6 +415,32 @@ local function tokenizer_metadata(out, tokenizer)
   end
 end
 
+-- Whether this is not a weight, but the type of one.
+local function is_number(of_blocks, name)
+  return name:find "%.block_type$" and of_blocks[name:gsub("%.block_type$", ".weight")] ~= nil
+end
+
+local function heads_of(c)
+  local l = c.latent
+  return l and { count = c.num_attention_heads, nope = l.nope, value = l.value }
+end
+
+-- A model's tensors by a file's names, of which the shapes matter; nil and a name that has none there.
+local function shapes_of(model, names)
+  local out, parts, of_blocks = {}, {}, blocks.types(model)
+  for name, t in model:state_dict():items() do
+    if not is_number(of_blocks, name) and not kinds.collect(t, of_blocks[name], name, heads_of(model.config), parts,
+      out) then
+      local to = ggufs_name(names, name)
+      if not to then return nil, name end
+      out[to] = t
+    end
+  end
+  for name, list in each(parts) do out[name] = list[1][1] end
+  if choice.has_factors(model.config) then out["rope_freqs.weight"] = model:rope_factors() end
+  return out
+end
+
 --- Writes a models.GPT or models.Llama as a GGUF file. type: F32, F16, BF16, Q8_0 or Q4_0 (of the weights of products;
 -- left out: their dtype); tokenizer: a byte-level one, which is written, too; chat_template: its text.
 M.save = signature("models.save_gguf(Module model, path path, *, string type?, any tokenizer?, string chat_template?)",
@@ -493,30 +448,30 @@ function(model, path, kind, tokenizer, chat_template)
   if not (model:is_a(moth.models.GPT) or model:is_a(moth.models.Llama)) then
     check.fail("[models.save_gguf] expected a models.GPT or models.Llama, got %s", model.__name)
   end
+  local c = model.config
   local metadata, names = metadata_of(model)
-  local c, tensors = model.config, {}
-  local scaling = scaling_kind(c)
-  if scaling == "longrope" then check.fail("[models.save_gguf] rope_scaling longrope cannot be written") end
-  if c.rope_factors or scaling == "linear" or scaling == "llama3" or scaling == "yarn" and not is_yarn(c) then
-    tensors["rope_freqs.weight"] = model:rope_factors()
+  if metadata == nil then
+    metadata, names = choice.choose(c, function(own) return shapes_of(model, own) end, scaling_of)
   end
-  local of_blocks, types = blocks.types(model), {}
+  local arch = kinds.known[metadata["general.architecture"]] or {}
+  local of_blocks, types, tensors, parts = blocks.types(model), {}, {}, {}
+  if c.num_hidden_layers and choice.has_factors(c) then tensors["rope_freqs.weight"] = model:rope_factors() end
   for name, t in model:state_dict():items() do
-    local is_number = of_blocks[name:gsub("%.block_type$", ".weight")] and name:find "%.block_type$"
-    local out = not is_number and ggufs_name(names, name)
-    if not out and not is_number then
-      check.fail("[models.save_gguf] GGUF has no name for %s: expected the weights of a float model or of one with \z
-        blocks, not quantised otherwise, without other layers; type = 'Q8_0' or 'Q4_0' writes small ones", name)
-    end
     local of = of_blocks[name]
     if of and kind and kind ~= of then t, of = moth.unpack_blocks(t, of), nil end
     local heads = name:find "q_proj" and c.num_attention_heads or name:find "k_proj" and c.num_key_value_heads
-    if out and heads and metadata["general.architecture"] == "llama" and not c.rope_interleaved then
-      t = interleaved(t, heads)
-    end
+    if heads and arch.interleaved and not c.rope_interleaved then t = interleaved(t, heads) end
     if c.norm_offset and name:find "norm%.weight$" then t = t:to(moth.float32) + 1 end
-    if out then tensors[out], types[out] = t, of end
+    if not is_number(of_blocks, name) and not kinds.collect(t, of, name, heads_of(c), parts, tensors) then
+      local out = ggufs_name(names, name)
+      if not out then
+        check.fail("[models.save_gguf] GGUF has no name for %s: expected the weights of a float model or of one with \z
+          blocks, not quantised otherwise, without other layers; type = 'Q8_0' or 'Q4_0' writes small ones", name)
+      end
+      tensors[out], types[out] = t, of
+    end
   end
+  kinds.join(parts, tensors, types)
   if tokenizer then tokenizer_metadata(metadata, tokenizer) end
   metadata["tokenizer.chat_template"] = chat_template
   local ends, at = c.eos or {}, 1
@@ -532,7 +487,8 @@ function(model, path, kind, tokenizer, chat_template)
   end
   moth.gguf.save(path, metadata, tensors, function(name, t)
     if types[name] or not kind then return types[name] end
-    return t:dim() == 1 and "F32" or (name:find "norm" or name:find "position") and "F32" or kind
+    local is_small = t:dim() == 1 or name:find "norm" or name:find "position" or name:find "ffn_gate_inp"
+    return is_small and "F32" or kind
   end)
 end)
 

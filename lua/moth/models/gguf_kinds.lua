@@ -22,13 +22,13 @@ local outside = { token_embd = "model.embed_tokens", token_embd_norm = "model.em
 local function names(more)
   local t = { layer = "model.layers.%d.", inside = {}, outside = outside }
   for key, name in each(inside) do t.inside[key] = name end
-  for key, name in each(more or {}) do t.inside[key] = name end
+  for key, name in each(more or {}) do t.inside[key] = name or nil end
   return t
 end
 local plain = names()
 local around = names { post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm",
   post_ffw_norm = "post_feedforward_layernorm" }
-local second = names { post_attention_norm = "post_attention_layernorm" }
+local second = names { post_attention_norm = "post_attention_layernorm", ffn_norm = false }
 
 -- ---- what rows have in common ----------------------------------------------------------------------------
 
@@ -173,9 +173,9 @@ end
 
 --- By general.architecture. names: of weights; interleaved: turned coordinates are neighbours; own: options of
 -- models.Llama; more: a function (c, of, file, fail) that sets others; norms_shares: of experts, where no field says
--- it.
+-- it; only_read: llama.cpp wants weights in one another, which are not put together here.
 M.known = {
-  llama = { interleaved = true, norms_shares = true }, qwen2 = {}, qwen3 = {}, phi3 = {},
+  llama = { interleaved = true, norms_shares = true }, qwen2 = {}, qwen3 = {}, phi3 = { only_read = true },
   qwen2moe = { own = { shared_expert_gated = true } }, qwen3moe = { norms_shares = true },
   gemma = { more = gemma "gemma" }, gemma2 = { names = around, more = gemma("gemma2", 2) },
   gemma3 = { names = around, theta = 1e6, more = gemma("gemma3", 6) },
@@ -183,18 +183,19 @@ M.known = {
     more = windows(2) },
 
   arcee = { interleaved = true, own = { gated = false, hidden_act = "relu2" } },
-  bloom = { own = of_layers { hidden_act = "gelu_tanh", positions = "alibi", embedding_norm = true } },
+  bloom = { only_read = true,
+    own = of_layers { hidden_act = "gelu_tanh", positions = "alibi", embedding_norm = true } },
   cohere2 = { interleaved = true, more = turns_in_windows(4),
     own = { norm = "layer", parallel = true, single_norm = true } },
   ["command-r"] = { interleaved = true, own = { norm = "layer", parallel = true, single_norm = true },
     more = norms_of_heads },
   deepseek2 = { interleaved = true, more = latent },
   exaone4 = { names = around, own = { pre_norms = false, post_norms = true }, more = turns_in_windows(4) },
-  falcon = { own = of_layers { parallel = true, hidden_act = "gelu" },
+  falcon = { only_read = true, own = of_layers { parallel = true, hidden_act = "gelu" },
     more = function(c, _, file) c.single_norm = not file.tensors["blk.0.attn_norm_2.weight"] end },
-  glm4 = { names = around, interleaved = true, own = { post_norms = true } },
+  glm4 = { only_read = true, names = around, interleaved = true, own = { post_norms = true } },
   glm4moe = { names = second, norms_shares = true },
-  gptneox = { own = of_layers { hidden_act = "gelu" },
+  gptneox = { only_read = true, own = of_layers { hidden_act = "gelu" },
     more = function(c, of) c.parallel = of("use_parallel_residual", true) == true end },
   granite = { interleaved = true, norms_shares = true },
   nemotron = { own = of_layers { hidden_act = "relu2" } },
@@ -326,6 +327,48 @@ function M.put(t, kind, layer, part, rest, own, types)
     return false
   end
   return true
+end
+
+--- Puts a tensor of a model under a file's name, as put takes them apart; false: it has none here. parts: { name = list
+-- of those that lie in one }; kind: of its blocks.
+function M.collect(t, kind, name, heads, parts, out)
+  local layer, rest = name:match "^model%.layers%.(%d+)%.(.+)$"
+  if not layer then return false end
+  local at = ("blk.%d."):format(tonumber(layer))
+  local e, which, last = rest:match "^mlp%.experts%.(%d+)%.(%l+)_proj%.(%w+)$"
+  if e then
+    local to = ("%sffn_%s_exps.%s"):format(at, which, last)
+    parts[to] = parts[to] or {}
+    parts[to][tonumber(e) + 1] = { t, kind }
+  elseif rest == "self_attn.sinks" then
+    out[at .. "attn_sinks.weight"] = t
+  elseif rest == "mlp.gate_bias" then
+    out[at .. "exp_probs_b.bias"] = t
+  elseif rest == "mlp.shared_expert_gate.weight" then
+    out[at .. "ffn_gate_inp_shexp.weight"] = t:select(1, 1)
+  elseif rest == "self_attn.kv_b_proj.weight" then
+    local floats = kind and moth.unpack_blocks(t, kind) or t
+    local all = floats:reshape(heads.count, heads.nope + heads.value, -1)
+    out[at .. "attn_k_b.weight"] = all:narrow(2, 1, heads.nope):transpose(2, 3):contiguous()
+    out[at .. "attn_v_b.weight"] = all:narrow(2, heads.nope + 1, heads.value):contiguous()
+  else
+    return false
+  end
+  return true
+end
+
+--- Experts in one, out = { name = tensor }, types = { name = kind of blocks }: floats where their kinds differ.
+function M.join(parts, out, types)
+  for name, list in each(parts) do
+    local kind, tensors = list[1][2], {}
+    for _, one in ipairs(list) do
+      if one[2] ~= kind then kind = nil end
+    end
+    for i, one in ipairs(list) do
+      tensors[i] = one[2] and not kind and moth.unpack_blocks(one[1], one[2]) or one[1]
+    end
+    out[name], types[name] = moth.stack(tensors, 1), kind
+  end
 end
 
 --- Raises where half of what lies in one is missing.
