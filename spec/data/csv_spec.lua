@@ -103,6 +103,56 @@ describe("tables read in C #quick", function()
     assert.same({ { 1, 2 } }, data.CSV(file "a,a\n1,2\n"):numbers():totable())
   end)
 
+  it("types, missing values, columns, chunks", function()
+    local path = file('zip,n,x,ok,name\n00501,12345678901234567,1.5,true,"a\nb"\n02134,7,NA,False,\n9,-3,-999,yes,NA\n')
+    local csv = data.CSV(path, { types = { zip = "string", n = "int", x = "float", ok = "bool" },
+      missing = { "NA", "-999" } })
+    local first = csv:get(1)
+    assert.is_true(first.n == 12345678901234567LL)
+    assert.same({ "00501", 1.5, true, "a\nb" }, { first.zip, first.x, first.ok, first.name })
+    assert.same({ zip = "9", n = -3, ok = true }, csv:get(3))
+    local t = csv:read()
+    assert.same({ { "00501", "02134", "9" }, { "a\nb", false, false }, { true, false, true } },
+      { t.zip, t.name, t.ok:tolist() })
+    assert.is_true(t.n:equal(moth.tensor({ 12345678901234567LL, 7LL, -3LL }, { dtype = moth.int64 })))
+    assert.same({ moth.float64, { false, true, true } }, { t.x:dtype(), t.x:isnan():tolist() })
+    assert.same({ { 7 } }, csv:numbers({ "n" }, { from = 2, count = 1 }):tolist())
+    assert.is_true(csv:numbers({ "x" }):isnan():tolist()[3][1])
+    local seen = {}
+    for chunk, from in csv:chunks(2, { "n" }) do seen[#seen + 1] = { from, chunk.n:size(1), chunk.zip } end
+    assert.same({ { 1, 2 }, { 3, 1 } }, seen)
+    local x, y = data.CSV(path, { features = { "x" }, target = "zip", types = { zip = "string" }, missing = { "NA" } })
+      :get_batch(moth.tensor({ 3, 2 }, { dtype = moth.int64 }))
+    assert.same({ -999, { "9", "02134" } }, { x[1][1]:item(), y })
+    assert.is_true(x[2][1]:isnan():item())
+    -- Without types, columns are what their cells are.
+    local plain = data.CSV(file "i,f,s,b\n1,1,a,\n2,2.5,7,\n"):read()
+    assert.same({ moth.int64, moth.float64, { "a", "7" }, moth.float64 },
+      { plain.i:dtype(), plain.f:dtype(), plain.s, plain.b:dtype() })
+    assert.same({ moth.float64, { 1, 3 } }, (function()
+      local c = data.CSV(file "i,j\n1,0\n,0\n3,0\n"):read { "i" }
+      return { c.i:dtype(), { c.i[1]:item(), c.i[3]:item() } }
+    end)())
+    local function fails(words, o, call)
+      local other = file "a,b\n1,2\n\n3,oops\n4,\n5,9223372036854775808\n6\n"
+      assert.error_matches(function() call(data.CSV(other, o)) end, words)
+    end
+    local function at(i) return function(c) c:get(i) end end
+    fails("sample 2 %(line 4 of the file%): column 'b' is no int: 'oops'", { types = { b = "int" } }, at(2))
+    fails("sample 2 %(line 4 of the file%): column 'b' is no float: 'oops'", { types = { b = "float" } },
+      function(c) c:read() end)
+    fails("sample 4 %(line 6 of the file%): column 'b' is no int", { types = { b = "int" } }, at(4))
+    fails("sample 5 %(line 7 of the file%) has 1 cells, there are 2 columns", { types = { b = "int" } }, at(5))
+    fails("sample 2 %(line 4 of the file%): column 'b' has no value\nHINT: types = { b = \"float\" }",
+      { types = { b = "int" }, missing = { "oops" } }, function(c) c:read({ "b" }, { count = 3 }) end)
+    fails("column 'b' is no number: '2'", { types = { b = "string" } }, function(c) c:numbers { "b" } end)
+    fails("is no bool: '2'", { types = { b = "bool" } }, at(1))
+    fails("no column 'bb'; did you mean 'b'", { types = { bb = "int" } }, at(1))
+    fails("expected auto, bool, float, int, string, got 'integer'", { types = { b = "integer" } }, at(1))
+    fails("read: 9 samples from 2 on, there are 5", nil, function(c) c:read { from = 2, count = 9 } end)
+    fails("has no column 'c'", nil, function(c) c:read { "c" } end)
+  end)
+
   it("batches are what get and default_collate make", function()
     local function same(text, o, positions)
       local csv = data.CSV(file(text), o)

@@ -8,6 +8,7 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local fetch = require "moth.data.fetch"
 local strings = require "moth.data.strings"
+local columns = require "moth.data.columns"
 local gunzip = require "moth.utils.gunzip"
 local json = require "moth.io.json"
 local Dataset = require("moth.data.dataset").Dataset
@@ -119,11 +120,13 @@ end
 
 --- A table in a text file. Sample i is { column = value, … }, numbers as numbers; with features (a list of columns), it
 -- is a tensor of these, then, with target, that column's value. transform gets the table.
--- header = false: columns are called 1, 2, … ; columns: their names. An empty cell is nothing (in a tensor: nan).
+-- header = false: columns are called 1, 2, … ; columns: their names. An empty cell is nothing (in a tensor: nan), and
+-- so are those of `missing`, a list of texts such as "NA". types: { column = "string", "float", "int" (exact), "bool"
+-- or "auto" }; a cell that is not of its type is an error. Without types and missing, what looks like a number is one.
 local CSV = class("CSV", TextLines)
 M.CSV = CSV
 CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool header=true, list columns?, \z
-  list features?, string|int target?, callable transform?)", function(self, o)
+  list features?, string|int target?, callable transform?, *, table types?, string[] missing?)", function(self, o)
   local delimiter = o.delimiter or ","
   if #delimiter ~= 1 then check.fail("[data.CSV] delimiter must be one character, got '%s'", delimiter) end
   open_lines(self, o.path, delimiter:byte())
@@ -134,6 +137,11 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
   if not self.columns then
     self.columns = B.media.csv_cells(self:row(1), self.delimiter, true) or {}
     for k = 1, o.header and 0 or #self.columns do self.columns[k] = k end
+  end
+  if o.types or o.missing then
+    self.types, self.missing, self.plan = o.types or {}, {}, false
+    columns.check(self, self.types)
+    for _, text in ipairs(o.missing or {}) do self.missing[text] = true end
   end
   local known = {}
   for _, name in ipairs(self.columns) do known[name] = true end
@@ -159,8 +167,22 @@ local function refuse(self, i, n, column)
   check.fail("%s has %d cells, there are %d columns", where_of(self, i), n, #self.columns)
 end
 
+-- The values of line i by the types of the columns, and the cells as text.
+local function typed(self, i)
+  local cells, n = columns.cells(self, i)
+  if not cells or n ~= #self.columns then refuse(self, i, cells and n or -1) end
+  return columns.values(self, cells, function(k, kind, text)
+    check.fail("%s: column '%s' is no %s: '%s'", where_of(self, i), self.columns[k], kind, text)
+  end), cells
+end
+
 function CSV:get(i)
-  local row, n = B.media.csv_cells(self:row(self:check_position(i) + self.first), self.delimiter, false)
+  local row, n
+  if self.types then
+    row, n = typed(self, self:check_position(i) + self.first), #self.columns
+  else
+    row, n = B.media.csv_cells(self:row(self:check_position(i) + self.first), self.delimiter, false)
+  end
   if not row or n ~= #self.columns then refuse(self, i + self.first, row and n or -1) end
   local sample = {}
   for k, name in ipairs(self.columns) do
@@ -170,7 +192,7 @@ function CSV:get(i)
   if not self.features then return sample end
   local x = {}
   for k, name in ipairs(self.features) do
-    x[k] = sample[name] == nil and 0 / 0 or sample[name]
+    x[k] = sample[name] == nil and 0 / 0 or type(sample[name]) == "cdata" and tonumber(sample[name]) or sample[name]
     if type(x[k]) ~= "number" then
       check.fail("[data.CSV] %s: sample %d: column '%s' is no number: '%s'", self.path, i, name, x[k])
     end
@@ -214,11 +236,78 @@ function CSV:numbers(...)
   if count > 0 and from + count - 1 > self:size() then
     check.fail("[data.CSV] %s: numbers: %d samples from %d on, there are %d", self.path, count, from, self:size())
   end
+  if self.types then
+    local wanted = {}
+    for k, at in ipairs(place) do if at >= 0 then wanted[at + 1] = k end end
+    local out = moth.empty({ count, width }, { dtype = moth.float64 })
+    for r = 1, count do
+      local row = typed(self, from + r - 1 + self.first)
+      for c, k in ipairs(wanted) do
+        local v = row[k]
+        if type(v) == "string" or type(v) == "boolean" then
+          check.fail("%s: column '%s' is no number: '%s'", where_of(self, from + r - 1 + self.first), self.columns[k],
+            tostring(v))
+        end
+        out[r][c] = v == nil and 0 / 0 or tonumber(v)
+      end
+    end
+    return out:to(dtype or moth.get_default_dtype())
+  end
   local values, line, column, n, cell = B.media.csv_numbers(self.bytes, self.begins, self.ends, self.delimiter, place,
     width, count > 0 and from - 1 + self.first or 0, count)
   if values then return values:to(dtype or moth.get_default_dtype()) end
   if n >= -1 then refuse(self, line + 1, n, column) end
   check.fail("%s: column '%s' is no number: '%s'", where_of(self, line + 1), self.columns[column], cell)
+end
+
+local part = signature("read(list columns?, *, count from=1, size count?)", all)
+
+--- Columns as { name = values }, all or those named, of `count` samples from `from` on: int64, float64 (nan: missing)
+-- or bool tensors, or lists of texts (false: missing), by `types` or by what the cells are.
+function CSV:read(...)
+  local names, from, count = part(...)
+  local left = math.max(self:size() - from + 1, 0)
+  count = count or left
+  if count > left then
+    check.fail("[data.CSV] %s: read: %d samples from %d on, there are %d", self.path, count, from, self:size())
+  end
+  places(self, names)
+  local source = self.types and self or setmetatable({ types = {}, missing = {} }, { __index = self })
+  local values, texts = {}, {}
+  for k = 1, #self.columns do values[k], texts[k] = {}, {} end
+  for r = 1, count do
+    local row, cells = typed(source, from + r - 1 + self.first)
+    for k = 1, #self.columns do values[k][r], texts[k][r] = row[k], cells[k] end
+  end
+  local out, asked = {}, nil
+  for _, name in ipairs(names or {}) do
+    asked = asked or {}
+    asked[name] = true
+  end
+  for k, name in ipairs(self.columns) do
+    if not asked or asked[name] then
+      out[name] = columns.column(values[k], texts[k], count, source.types[name], function(r)
+        check.fail("%s: column '%s' has no value\nHINT: types = { %s = \"float\" } makes it nan",
+          where_of(self, from + r - 1 + self.first), name, tostring(name))
+      end)
+    end
+  end
+  return out
+end
+
+local slices = signature("chunks(count count, list columns?)", all)
+
+--- for chunk, from in csv:chunks(1000) do … end: what read gives of so many samples at a time; columns without declared
+-- types may be of another type in another chunk.
+function CSV:chunks(...)
+  local count, names = slices(...)
+  local from = 1
+  return function()
+    if from > self:size() then return nil end
+    local first = from
+    from = from + count
+    return self:read(names, { from = first, count = math.min(count, self:size() - first + 1) }), first
+  end
 end
 
 -- The columns of a batch of features: { place, width, where each feature is, where the target is }; false: the samples
