@@ -7,12 +7,8 @@
 -- the sum. "ratio" is the median of compiled to eager, taken in turn. Compiling is not in them.
 local moth = require "moth"
 local nn, F = moth.nn, moth.nn.functional
-local options = { only = "", threads = 1, dropout = 0, torch = false }
-for _, a in ipairs(arg) do
-  local name, value = a:match("^%-%-(%w+)=?(.*)$")
-  if options[name] == nil then error("unknown option " .. a, 0) end
-  options[name] = value == "" or tonumber(value) or value
-end
+local options = moth.cli { { "--torch", "beside torch.compile" }, { "--only PATTERN", "", "" },
+  { "--threads N", "", 1 }, { "--dropout X", "", 0 } }
 moth.set_num_threads(options.threads)
 moth.compile.config.measure = false
 local dropout = options.dropout

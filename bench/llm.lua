@@ -4,18 +4,9 @@
 local moth = require "moth"
 local now = moth.utils.system.now
 
-local o = { threads = "1,2", tokens = 24, rounds = 5, tokenizer = "spec/data/fixtures/tokenizer_gpt2.json", text = "" }
-for _, a in ipairs(arg) do
-  local key, value = a:match "^%-%-([%w-]+)=?(.*)$"
-  if key == "no-torch" then
-    o.no_torch = true
-  elseif o[key or ""] ~= nil then
-    o[key] = type(o[key]) == "number" and assert(tonumber(value), a) or value
-  else
-    io.stderr:write("bench: unknown option " .. a .. "\n")
-    os.exit(2, true)
-  end
-end
+local o = moth.cli { { "--threads N,…", "", { 1, 2 }, type = "integer[]" }, { "--tokens N", "", 24 },
+  { "--rounds N", "", 5 }, { "--torch", "beside PyTorch", true },
+  { "--tokenizer FILE", "", "spec/data/fixtures/tokenizer_gpt2.json" }, { "--text FILE", "" } }
 
 local function median(list)
   local sorted = { unpack(list) }
@@ -32,7 +23,7 @@ end
 -- ---- the other process -------------------------------------------------------------------------------
 
 local ask = function() return nil end
-if not o.no_torch then
+if o.torch then
   local fifo = os.tmpname()
   os.execute(("rm %s && mkfifo %s"):format(fifo, fifo))
   local pipe = io.popen("python3 bench/llm_torch.py < " .. fifo .. " 2>/dev/null")
@@ -73,7 +64,7 @@ local function decode(batch, tokens)
   return now() - begun
 end
 
-for threads in o.threads:gmatch "%d+" do
+for _, threads in ipairs(o.threads) do
   moth.set_num_threads(tonumber(threads))
   local one
   for _, batch in ipairs { 1, 8 } do
@@ -119,7 +110,7 @@ end
 -- ---- tokenizers --------------------------------------------------------------------------------------
 
 local path = o.text
-if path == "" then
+if not path then
   path = os.tmpname()
   os.execute(("cat docs/*.md lua/moth/*/*.lua src/*/*.c | head -c 2000000 | iconv -c -t utf-8 > %s"):format(path))
 end
@@ -136,4 +127,4 @@ for r = 1, 3 do
 end
 row(("tokenizer, %.1f MB, cold"):format(#text / 1e6), #text / median(own) / 1e6,
   #others > 0 and #text / median(others) / 1e6 or nil, "MB/s")
-if o.text == "" then os.remove(path) end
+if not o.text then os.remove(path) end

@@ -14,11 +14,8 @@ package.path = "./?.lua;" .. package.path
 local support = require "spec.ops.support"
 
 ffi.cdef [[struct ops_time { long s, ns; }; int clock_gettime(int clock, struct ops_time *t);]]
-local options = { threads = 1 }
-for _, a in ipairs(arg) do
-  local name, value = a:match "^%-%-(%w+)=?(.*)$"
-  options[name or a] = tonumber(value) or value ~= "" and value or true
-end
+local options = moth.cli { { "--threads N", "", 1 }, { "--quick", "fewer turns" },
+  { "--out FILE", "where the table is appended" }, { "--left", "lists the ops without a row, and why" } }
 local at = ffi.new "struct ops_time"
 local function now()
   ffi.C.clock_gettime(options.threads == 1 and 3 or 1, at) -- this thread's time, or the clock's

@@ -5,18 +5,9 @@ local measuring = require "bench.measure"
 local now, median, place, once = measuring.now, measuring.median, measuring.place, measuring.once
 local number, ratio, read = measuring.number, measuring.ratio, measuring.read
 
-local quick, only_threads, pattern, use_torch = false, nil, nil, true
-for _, a in ipairs(arg) do
-  local key, value = a:match("^%-%-([%w-]+)=?(.*)$")
-  if key == "quick" then quick = true
-  elseif key == "rows" then pattern = value
-  elseif key == "threads" then only_threads = tonumber(value)
-  elseif key == "no-torch" then use_torch = false
-  else
-    io.stderr:write("bench: unknown option " .. a .. "; there are --quick --rows=pattern --threads=n --no-torch\n")
-    os.exit(2, true)
-  end
-end
+local options = require "moth.cli" { { "--quick", "shorter" }, { "--rows PATTERN", "only these" },
+  { "--threads N", "only with so many" }, { "--torch", "beside PyTorch", true } }
+local quick, only_threads, pattern, use_torch = options.quick, options.threads, options.rows, options.torch
 local SECONDS = quick and 0.006 or 0.025 -- of one repetition
 local REPEAT = quick and 5 or 15
 

@@ -6,23 +6,12 @@ package.path = "./?.lua;" .. package.path
 local measuring = require "bench.measure"
 local median, now, number, ratio = measuring.median, measuring.now, measuring.number, measuring.ratio
 
-local quick, only_threads, pattern, use_torch, use_memory, on_cpu = false, nil, nil, true, true, false
-for _, a in ipairs(arg) do
-  local key, value = a:match("^%-%-([%w-]+)=?(.*)$")
-  if key == "quick" then quick = true
-  elseif key == "rows" then pattern = value
-  elseif key == "threads" then only_threads = tonumber(value)
-  elseif key == "no-torch" then use_torch = false
-  elseif key == "no-memory" then use_memory = false
-  elseif key == "cpu" then
-    on_cpu = true
-    measuring.use_processor_time()
-  else
-    io.stderr:write("bench: unknown option " .. a .. "; there are --quick --cpu --rows=pattern --threads=n\n"
-      .. "--no-torch --no-memory\n")
-    os.exit(2, true)
-  end
-end
+local options = require "moth.cli" { { "--quick", "shorter" }, { "--rows PATTERN", "only these" },
+  { "--threads N", "only with so many" }, { "--torch", "beside PyTorch", true }, { "--memory", "its peak, too", true },
+  { "--cpu", "times of the processor, for busy machines; with one thread" } }
+local quick, only_threads, pattern, use_torch = options.quick, options.threads, options.rows, options.torch
+local use_memory, on_cpu = options.memory, options.cpu
+if on_cpu then measuring.use_processor_time() end
 local SECONDS, TOTAL = 0.025, quick and 0.6 or 3 -- of a repetition; of a row in moth, more or less
 
 local moth = require "moth"

@@ -78,6 +78,8 @@ describe("moth.cli", function()
       for word in words:gmatch "%S+" do list[#list + 1] = word end
       assert.equal(what, wrong(list))
     end
+    assert.equal("there is no option --=3", wrong({ "--=3" }, { "", { "--n N" } }))
+    assert.equal("--b: expected 1 or 2, got '3'", wrong({ "--b=3" }, { "", { "--b N", choices = { 1, 2 } } }))
     assert.equal("'x' is one argument too many", wrong({ "a", "x" }, { "", { "FILE" } }))
     assert.equal("'step' is no option; did you mean '--steps'?", wrong({ "step" }, { "", { "--steps N" } }))
   end)
@@ -107,6 +109,8 @@ describe("moth.cli", function()
     moth.setenv("MOTH_CLI_SPEC_N", 4)
     finally(function() moth.setenv("MOTH_CLI_SPEC_N", nil) end)
     assert.same({ script = "s", n = 4, words = {} }, cli.parse(run, { "s" }))
+    moth.setenv("MOTH_CLI_SPEC_N", "x")
+    assert.equal("--n: expected an integer, got 'x', from the variable MOTH_CLI_SPEC_N", wrong({ "s" }, run))
     assert.same({ script = "s", n = 5, words = {} }, cli.parse(run, { "--n=5", "s" }))
     local two = { "", commands = { { "Adds.", name = "add", { "A" }, { "[B]" } }, { "Ends.", name = "stop" } } }
     assert.same({ command = "add", a = "1" }, cli.parse(two, { "add", "1" }))
@@ -124,6 +128,9 @@ describe("moth.cli", function()
       ["expected a list: a text that says"] = {}, ["there is no type 'int'"] = { "", { "--n", type = "int" } },
       ["has no field 'choice'; did you mean 'choices'"] = { "", { "--n N", choice = {} } },
       ["%-%-n is declared twice"] = { "", { "--n N" }, { "--n X" } }, ["entry 2: expected a text"] = { "", 3 },
+      ["the default of %-%-n: expected an integer, got 'a'"] = { "", { "--n N", "", "a" } },
+      ["the default of %-%-m: expected a or b, got 'c'"] = { "", { "--m a|b", "", "c" } },
+      ["the default of %-%-n: expected an integer of at least 1"] = { "", { "--n N", "", 0, min = 1 } },
       ["an option begins with its words"] = { "", { 3 } }, ["takes all that is left"] = { "", { "A..." }, { "B" } },
       ["expected %-%-name, or"] = { "", { "-name X" } },
     } do
@@ -186,6 +193,9 @@ describe("the commands of moth", function()
     assert.matches("there is no command serv; did you mean 'serve'?", (output(program .. " help serv")), 1, true)
     assert.matches("there is no option --profle; did you mean '--profile'?", (output(program .. " --profle x.lua")), 1,
       true)
+    assert.matches("moth: there is no command serv; did you mean 'serve'?", (output(program .. " serv x=y")), 1,
+      true)
+    assert.matches("cannot open xyzzy", (output(program .. " xyzzy")))
     assert.matches("^usage: moth kernel install ", (output(program .. " kernel install --help")))
   end)
 

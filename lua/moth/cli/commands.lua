@@ -1,6 +1,7 @@
 --- The commands of the program moth: `moth run`, `moth serve` and the others, and `moth help` and `moth completion`,
 -- which speak of them all. The launcher looks up its first word here.
 local cli = require "moth.cli"
+local suggest = require("moth.utils.check").suggest
 
 local M = {}
 
@@ -71,12 +72,13 @@ function M.command(words)
       if o.command then
         for _, known in ipairs(order) do if known == o.command then options = options_of(known) end end
         if options == M.program() then
-          cli._fail("there is no command %s%s", o.command, require("moth.utils.check").suggest(o.command, order))
+          cli._fail("there is no command %s%s", o.command, suggest(o.command, order))
         end
       end
       io.stdout:write(o.man and cli.man(options) or cli.help(options))
     end)
   end
+  return cli._run(M.program(), { word }, function() return 0 end) -- says that there is none
 end
 
 --- Writes what `make install` puts beside the program: man pages, completion, definitions for editors.
@@ -99,7 +101,10 @@ function M.install(folder)
   require("moth.reference.meta").write(folder .. "/moth/meta")
 end
 
---- Whether `moth WORD` is a command.
-function M.has(word) return modules[word] ~= nil or own[word] ~= nil end
+--- Whether `moth WORD` is a command, or a misspelt one: no file has that name.
+function M.has(word)
+  return modules[word] ~= nil or own[word] ~= nil
+    or suggest(word, order) ~= "" and not require("moth.utils.system").exists(word)
+end
 
 return M

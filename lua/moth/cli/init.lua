@@ -86,7 +86,7 @@ local function read_one(option, kind, text)
     local list = {}
     for i, choice in ipairs(option.choices) do list[i] = tostring(choice) end
     fail("%s: expected %s, got '%s'%s", option.name, table.concat(list, ", "):gsub(", ([^,]*)$", " or %1"), text,
-      check.suggest(text, list))
+      type(option.choices[1]) == "string" and check.suggest(text, list) or "")
   end
   local limited = option.min or option.max
   if value == nil or limited and (value ~= value or value < (option.min or value) or value > (option.max or value)) then
@@ -183,6 +183,10 @@ local function declared(given)
   if o.type == "boolean" and not o.positional and o.default == nil and not o.required then o.default = false end
   if not o.positional and o.type ~= "boolean" and not o.word then
     o.word = ({ integer = "N", number = "X", path = "PATH" })[(o.type:gsub("%[%]$", ""))] or "TEXT"
+  end
+  if type(o.default) == "number" or type(o.default) == "string" then -- it keeps what it says of others
+    local ok, why = pcall(read_one, o, o.type:gsub("%[%]$", ""), tostring(o.default))
+    if not ok then bad("the default of %s", tostring(why)) end
   end
   o.key = o.key or (o.flag and o.flag:gsub("-", "_") or not o.positional and o.letter
     or o.word:lower():gsub("[^%w]+", "_"):gsub("_$", ""))
@@ -370,6 +374,8 @@ local function read(p, words, from)
         set(option, ready and value or read_value(option, value))
       end
       if option and option.flag == "help" and values[option] then return values, {}, true end
+    elseif word:find "^%-." and not tonumber(word) then
+      unknown(p, word, word)
     elseif p.strict or p.commands then
       for k = i, #words do rest[#rest + 1] = words[k] end
       break
@@ -405,7 +411,9 @@ local function parse_program(p, name, words, from)
   for _, option in ipairs(p.options) do
     local text = option.env and os.getenv(option.env)
     if text and text ~= "" and values[option] == nil then
-      values[option] = option.type == "boolean" and text ~= "0" or read_value(option, text)
+      local ok, value = pcall(read_value, option, option.type == "boolean" and text ~= "0" and "1" or text)
+      if not ok then fail("%s, from the variable %s", tostring(value), option.env) end
+      values[option] = option.several and { value } or value
     end
   end
   local config = p.flags.config
@@ -466,8 +474,8 @@ local function comment_of_script()
   if not f then return "" end
   local lines = {}
   for line in f:lines() do
-    local text = line:match "^%-%-+%s*(.*)$"
-    if not text and not line:find "^#!" or text == "" then break end
+    local text = line:match "^%-%-+(.*)$"
+    if not text and not line:find "^#!" or text and (text:find "^%s*$" or text:find "^   ") then break end -- an example
     lines[#lines + 1] = text
   end
   f:close()
