@@ -86,6 +86,16 @@ describe("dist.estimate", function()
     end
   end)
 
+  -- The constants are not fitted to these but to CP 8.
+  it("is within 20 % of other published runs, their memory within 10 %", function()
+    for _, r in ipairs(require "distributed.planner_runs") do
+      local l = dist.estimate { model = r[5], gpu = r[6], layout = r[7] }
+      local got = r[4] == "tokens" and l.time.tokens or 100 * l.time.mfu
+      near(r[3], got, 0.2, r[1] .. ": " .. r[2])
+      if r[8] then near(r[8], l.memory.total / 2 ^ 30, 0.1, r[2] .. ", GiB") end
+    end
+  end)
+
   it("gives reasons to choose: what is hidden, balanced, sharded or interleaved costs less", function()
     local function tokens(layout, model)
       return dist.estimate { model = model or "llama3-8b", gpu = fast, layout = layout }.time.tokens
