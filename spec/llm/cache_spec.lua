@@ -139,3 +139,55 @@ describe("a cache of keys and values #llm", function()
       "q8_0 is of 32 elements each, and this model's heads have 8")
   end)
 end)
+
+describe("a cache of model:generate #llm", function()
+  local function sizes(more)
+    local c = { vocab_size = 40, hidden_size = 64, intermediate_size = 32, num_hidden_layers = 2,
+      num_attention_heads = 2, initializer_range = 0.2 }
+    for key, v in pairs(more or {}) do c[key] = v end
+    return c
+  end
+
+  it("is of the dtype that is wanted, beside padding, too", function()
+    moth.manual_seed(8)
+    local nets = { moth.models.Llama(sizes()), moth.models.Llama(sizes { num_key_value_heads = 1, sliding_window = 5 }),
+      moth.models.GPT { vocab_size = 40, n_layer = 2, n_head = 2, n_embd = 64, block_size = 64 },
+      moth.models.Llama(sizes { latent = { kv_rank = 24, nope = 8, rope = 8, value = 12 }, head_dim = 8 }) }
+    local ids, mask = moth.randint(1, 41, { 3, 20 }), moth.ones(3, 20)
+    mask[2]:narrow(1, 1, 6):fill_(0)
+    for _, net in ipairs(nets) do
+      for _, kind in ipairs { "float32", "float16", "bf16", "q8_0" } do
+        local exact, kept = net:eval():new_cache(3, 30), net:new_cache(3, 30, kind)
+        local dtype = ({ bf16 = moth.bfloat16, q8_0 = moth.uint8 })[kind] or moth[kind]
+        assert.equal(dtype, kept.keys[1]:dtype())
+        local at = 1
+        for _, n in ipairs { 12, 1, 7 } do
+          local seen = mask:ne(0):narrow(2, 1, at + n - 1)
+          local want = moth.no_grad(net.decode, net, ids:narrow(2, at, n), exact, seen):narrow(2, n, 1)
+          local got = moth.no_grad(net.decode, net, ids:narrow(2, at, n), kept, seen):narrow(2, n, 1)
+          local most = ({ float32 = 0, float16 = 1e-2, bf16 = 0.1, q8_0 = 0.3 })[kind]
+          local off = (got - want):abs():max():item() / want:abs():max():item()
+          assert.is_true(off <= most, ("%s: off by %g"):format(kind, off))
+          at = at + n
+        end
+        local own, back = exact.keys[1]:narrow(3, 1, 20), kept.keys[1]:narrow(3, 1, 20)
+        back = kind == "q8_0" and moth.unpack_blocks(back, "Q8_0") or back:to(moth.float32)
+        assert.is_true((own - back):abs():max():item() <= 0.005 * own:abs():max():item(), kind)
+        local out = net:generate(ids, 4, { cache = kind, attention_mask = mask, temperature = 0 })
+        assert.same({ 3, 24 }, { out:size(1), out:size(2) })
+      end
+    end
+  end)
+
+  it("is refused where there is none, or none of the kind", function()
+    local net, ids = moth.models.Llama(sizes { num_attention_heads = 4 }), moth.ones({ 1, 3 }, { dtype = moth.int64 })
+    assert.error_matches(function() net:generate(ids, 2, { cache = "q8_0" }) end, "this model's heads have 16")
+    assert.error_matches(function() net:generate(ids, 2, { cache = "int4" }) end, "'bfloat16' or 'q8_0', got 'int4'")
+    assert.error_matches(function() net:generate(ids, 2, { cache = "f16", use_cache = false }) end,
+      "there is none with use_cache = false")
+    local mamba = moth.models.Mamba { vocab_size = 9, hidden_size = 8, num_hidden_layers = 1 }
+    assert.error_matches(function() mamba:generate(ids, 2, { cache = "f16" }) end, "no keys and values, but a state")
+    assert.error_matches(function() moth.llm.Scheduler(mamba, { cache = "f16" }) end,
+      "no keys and values, but a state")
+  end)
+end)

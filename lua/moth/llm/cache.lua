@@ -9,36 +9,23 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local attention = require "moth.models.attention"
+local generate = require "moth.models.generate"
 
 local Cache = class "PagedCache"
 
 local BLOCK = 16
-
--- What a cache may hold, whatever the model computes in; q8_0: blocks of 34 bytes for 32 elements, as in GGUF's files.
-local held = { float32 = "float32", float16 = "float16", bfloat16 = "bfloat16", q8_0 = "uint8" }
-
---- Raises where keys and values of `dim` elements cannot be held as `kind`, a name or nil (as the model's).
-function Cache.check(where, kind, dim)
-  if kind == nil then return end
-  if not held[kind] then
-    check.fail("[%s] cache: expected 'float32', 'float16', 'bfloat16' or 'q8_0', got '%s'", where, tostring(kind))
-  end
-  if kind == "q8_0" and dim % 32 ~= 0 then
-    check.fail("[%s] cache: q8_0 is of 32 elements each, and this model's heads have %d; take 'float16'", where, dim)
-  end
-end
 
 -- sizes: { layers, heads, dim, value_dim } of keys and values (value_dim: left out, as dim; 0: keys are values, too);
 -- like: a tensor of their device and, unless cache says another one, dtype.
 Cache.__init = signature.init("llm.PagedCache(table sizes, Tensor like, count max_tokens=4096, bool share=true, \z
   string cache?)",
 function(self, o)
-  Cache.check("llm.PagedCache", o.cache, o.sizes.dim)
   local sizes, blocks = o.sizes, math.ceil(o.max_tokens / BLOCK)
-  local function shape(dim) return { blocks, sizes.heads, BLOCK, o.cache == "q8_0" and dim / 32 * 34 or dim } end
+  local dtype, row = generate.held_as("llm.PagedCache", o.cache, sizes.dim, o.like)
+  local function shape(dim) return { blocks, sizes.heads, BLOCK, row(dim) } end
   self.block, self.total, self.share = BLOCK, blocks, o.share
   self.keys, self.values, self.free = {}, {}, {}
-  local options = { dtype = o.cache and moth[held[o.cache]] or o.like:dtype(), device = o.like:device() }
+  local options = { dtype = dtype, device = o.like:device() }
   for i = 1, sizes.layers do
     self.keys[i] = moth.zeros(shape(sizes.dim), options)
     self.values[i] = moth.zeros(shape(sizes.value_dim or sizes.dim), options)

@@ -12,7 +12,8 @@ local loading = {
   { "--quantize NAME", "Q8_0 or Q4_0: what weights of floats become" },
   { "--threads N", "that compute", min = 1 },
 }
-local cache = { "--cache-type float32|float16|bfloat16|q8_0", "what keys and values are held as", key = "cache" }
+local cache = { "--cache-type float32|float16|bfloat16|q8_0|f32|f16|bf16", "what keys and values are held as",
+  key = "cache" }
 local function writing(max_tokens, temperature)
   return {
     "Writing",

@@ -40,6 +40,9 @@ Scheduler.__init = signature.init("llm.Scheduler(Module model, *, count max_toke
         class.name(one))
     end
   end
+  if o.model.stateful and o.cache then
+    check.fail("[llm.Scheduler] cache: %s has no keys and values, but a state", class.name(o.model))
+  end
   if o.model.stateful then o.share_prefix = "none" end
   local sizes, like = o.model:cache_sizes()
   self.cache = Cache(sizes, like, o.max_tokens, o.share_prefix ~= "none", o.cache)

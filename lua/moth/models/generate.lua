@@ -11,7 +11,8 @@ local M = {}
 
 local parameters = "Tensor idx, size max_new_tokens, number temperature=1, count top_k?, Generator generator?, *, \z
   number top_p=1, number min_p=0, number repetition_penalty=1, bool do_sample=true, count|count[] eos_token_id?, \z
-  count pad_token_id?, Tensor attention_mask?, function streamer?, bool use_cache=true"
+  count pad_token_id?, Tensor attention_mask?, function streamer?, bool use_cache=true, \z
+  string cache?"
 
 --- Scores of tokens that were there are divided by the penalty, negative ones multiplied. Padding was not there.
 function M.penalised(logits, idx, penalty, mask)
@@ -79,6 +80,7 @@ local function check_options(where, model, o)
     check.fail("[%s] idx must be tokens (B, T) with T of at least 1, got %s", where, tostring(o.idx:size()))
   end
   M.check_sampling(where, o)
+  if o.cache and not o.use_cache then check.fail("[%s] cache: there is none with use_cache = false", where) end
   local mask = o.attention_mask
   if mask and tostring(mask:size()) ~= tostring(o.idx:size()) then
     check.fail("[%s] attention_mask must have the shape of idx, %s, got %s", where, tostring(o.idx:size()),
@@ -104,7 +106,7 @@ local function run(model, o)
   local mask = o.attention_mask and o.attention_mask:ne(0)
   local finished = #ends > 0 and moth.zeros({ rows, 1 }, { dtype = moth.bool, device = idx:device() })
   local pad = o.pad_token_id or ends[1]
-  local cache = o.use_cache and model:new_cache(rows, math.min(length, model.max_length)) or nil
+  local cache = o.use_cache and model:new_cache(rows, math.min(length, model.max_length), o.cache) or nil
   local new = idx
   for _ = 1, o.max_new_tokens do
     if idx:size(2) > model.max_length then cache = nil end -- positions have moved: all is computed anew
@@ -135,7 +137,8 @@ function M.install(cls, name)
   local read = signature(("%s(%s)"):format(where, parameters), function(...)
     local o = {}
     o.idx, o.max_new_tokens, o.temperature, o.top_k, o.generator, o.top_p, o.min_p, o.repetition_penalty,
-      o.do_sample, o.eos_token_id, o.pad_token_id, o.attention_mask, o.streamer, o.use_cache = ...
+      o.do_sample, o.eos_token_id, o.pad_token_id, o.attention_mask, o.streamer, o.use_cache,
+      o.cache = ...
     return o
   end)
   --- generate(idx, max_new_tokens, …): extends idx (B, T), ids from 1, by tokens drawn from the model's probabilities.
@@ -146,7 +149,8 @@ function M.install(cls, name)
   -- do_sample = true (false: always the most probable), eos_token_id (an id or several: a row ends behind it;
   -- pad_token_id follows, by default that id), attention_mask (B, T) (false where tokens are padding, on the left),
   -- streamer (a function of each new id, or of the list of them; false ends), use_cache = true (false: all tokens are
-  -- computed anew each time), generator.
+  -- computed anew each time), cache ("float32", "float16", "bfloat16" or "q8_0": what keys and values are held as; left
+  -- out: as the model's), generator.
   -- @return (B, T + new tokens)
   function cls:generate(...)
     local o = read(...)
@@ -162,18 +166,51 @@ end
 
 -- ---- keys and values of earlier tokens ---------------------------------------------------------------
 
+-- What a cache may hold, whatever the model computes in, by names and by llama.cpp's short ones; q8_0: blocks of 34
+-- bytes for 32 elements, as in GGUF's files.
+local held = { float32 = "float32", float16 = "float16", bfloat16 = "bfloat16", q8_0 = "uint8" }
+local short = { f32 = "float32", f16 = "float16", bf16 = "bfloat16" }
+
+--- The dtype of a cache of `kind`, a name or nil (like's), and elements of a row of it for `dim` of keys. Raises where
+-- keys and values of dim elements cannot be held so.
+function M.held_as(where, kind, dim, like)
+  if kind == nil then return like:dtype(), function(n) return n end end
+  local dtype = held[short[kind] or kind]
+  if not dtype then
+    check.fail("[%s] cache: expected 'float32', 'float16', 'bfloat16' or 'q8_0', got '%s'", where, tostring(kind))
+  end
+  if kind ~= "q8_0" then return moth[dtype], function(n) return n end end
+  if dim % 32 ~= 0 then
+    check.fail("[%s] cache: q8_0 is of 32 elements each, and this model's heads have %d; take 'float16'", where, dim)
+  end
+  return moth.uint8, function(n) return n / 32 * 34 end
+end
+
 local Cache = require "moth.class" "KVCache"
 M.Cache = Cache
 
 --- An empty cache of `length` tokens at most: for each layer keys and values, (batch, heads, length, dim), on like's
--- device and of its dtype. value_dim: of values (left out: dim; 0: there are none, as keys are values, too).
-function Cache:__init(layers, batch, heads, length, dim, like, value_dim)
+-- device and of its dtype. value_dim: of values (left out: dim; 0: there are none, as keys are values, too). kind: what
+-- they are held as (see held_as); they are given in like's dtype.
+function Cache:__init(layers, batch, heads, length, dim, like, value_dim, kind)
   self.n, self.length, self.keys, self.values = 0, length, {}, {}
-  local o = { dtype = B.tensor_dtype(like), device = B.tensor_device(like) }
+  local dtype, row = M.held_as("KVCache", kind, dim, like)
+  local o = { dtype = dtype, device = B.tensor_device(like) }
+  self.dtype, self.is_other, self.is_blocks = B.tensor_dtype(like), dtype ~= like:dtype(), dtype == moth.uint8
   for i = 1, layers do
-    self.keys[i] = moth.empty({ batch, heads, length, dim }, o)
-    self.values[i] = value_dim ~= 0 and moth.empty({ batch, heads, length, value_dim or dim }, o) or nil
+    self.keys[i] = moth.empty({ batch, heads, length, row(dim) }, o)
+    self.values[i] = value_dim ~= 0 and moth.empty({ batch, heads, length, row(value_dim or dim) }, o) or nil
   end
+end
+
+-- Writes keys or values (batch, heads, T, dim) as blocks of Q8_0: a row of the batch is a block of a pool.
+local function write_blocks(self, all, new)
+  local batch, T = new:size(1), new:size(3)
+  local o = { dtype = moth.int64, device = new:device() }
+  local slots = moth.arange(0, batch, o):unsqueeze(2) * self.length + moth.arange(self.n + 1, self.n + T + 1, o)
+  local tokens = new:transpose(2, 3):reshape(batch * T, new:size(2), new:size(4))
+  local none = moth.empty({ batch, new:size(2), self.length, 0 }, { dtype = moth.uint8, device = new:device() })
+  all:kv_write_(none, tokens, tokens:narrow(3, 1, 0), slots:reshape(-1))
 end
 
 --- Writes k and v (batch, heads, T, dim; v may be nil) of layer i behind those that are there; returns all of them.
@@ -184,8 +221,10 @@ function Cache:append(i, k, v)
   end
   local function put(all, new)
     if not new then return nil end
-    all:narrow(3, n + 1, T):copy_(new)
-    return all:narrow(3, 1, n + T)
+    if self.is_blocks then write_blocks(self, all, new) else all:narrow(3, n + 1, T):copy_(new) end
+    all = all:narrow(3, 1, n + T)
+    if not self.is_other then return all end
+    return self.is_blocks and moth.unpack_blocks(all, "Q8_0", self.dtype) or all:to(self.dtype)
   end
   return put(self.keys[i], k), put(self.values[i], v)
 end

@@ -108,10 +108,10 @@ function GPT:beyond_gpt2()
   end
 end
 
---- Keys and values of `length` tokens of each row.
-function GPT:new_cache(rows, length)
+--- Keys and values of `length` tokens of each row; kind: what they are held as (left out: the model's dtype).
+function GPT:new_cache(rows, length, kind)
   local c = self.config
-  return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.ln_f.weight)
+  return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.ln_f.weight, nil, kind)
 end
 
 -- Hidden states of tokens behind those in the cache, before the last norm.

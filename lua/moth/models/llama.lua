@@ -352,10 +352,11 @@ local function kept_of(c)
   return { heads = c.num_key_value_heads, dim = c.head_dim, value_dim = c.head_dim }
 end
 
---- Keys and values of `length` tokens of each row.
-function Llama:new_cache(rows, length)
+--- Keys and values of `length` tokens of each row; kind: what they are held as (left out: the model's dtype).
+function Llama:new_cache(rows, length, kind)
   local kept = kept_of(self.config)
-  return generate.Cache(self.config.num_hidden_layers, rows, kept.heads, length, kept.dim, like(self), kept.value_dim)
+  return generate.Cache(self.config.num_hidden_layers, rows, kept.heads, length, kept.dim, like(self), kept.value_dim,
+    kind)
 end
 
 -- Cosines and sines of positions, (T, D / 2) or (B, 1, T, D / 2), of x's dtype.

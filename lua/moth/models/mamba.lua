@@ -114,7 +114,10 @@ Mamba.__init = signature.init("models.Mamba(*, count vocab_size, count hidden_si
 end)
 
 --- The state before a text; of any count of rows.
-function Mamba.new_cache() return State() end
+function Mamba.new_cache(_, _, _, kind)
+  if kind then check.fail "[models.Mamba] cache: there are no keys and values, but a state" end
+  return State()
+end
 
 -- Hidden states of tokens behind those of a state.
 local function hidden(self, idx, state, mask)

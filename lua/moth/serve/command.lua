@@ -21,7 +21,7 @@ M.options = {
   { "--max-seqs N", "sequences that run together", default = 16, key = "llm.max_seqs" },
   { "--draft PATH", "a smaller one of the same tokens, which proposes some", key = "llm.draft" },
   { "--draft-tokens N", "how many", default = 4, key = "llm.draft_tokens" },
-  { "--cache-type float32|float16|bfloat16|q8_0", "what keys and values are held as", key = "llm.cache" },
+  { "--cache-type float32|float16|bfloat16|q8_0|f32|f16|bf16", "what keys and values are held as", key = "llm.cache" },
   { "--lookup [N]", "as many tokens are proposed where the last ones stood before", bare = 8, key = "llm.lookup" },
   "Requests",
   { "--max-size N", "rows of a batch", default = 32, key = "batching.max_size" },
