@@ -440,6 +440,8 @@ parity: all
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \
 	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
+	@d=$(B)/parity_vision; rm -rf $$d; mkdir -p $$d; if python3 -c "import torchvision" 2>/dev/null; then \
+	  python3 spec/parity/vision.py $$d && $(HERE) spec/parity/vision.lua $$d; else echo "skip vision: python3 has no torchvision"; fi
 	@d=$(B)/parity_families; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/families.py $$d; then \
 	  $(HERE) spec/parity/families.lua $$d; else [ $$? = 3 ]; fi
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py $(B)/parity_ops $(OPS) && \

@@ -2,7 +2,8 @@
 --
 -- Images: LeNet, resnet18 … resnet152, resnext…, wide_resnet…, vgg11 … vgg19 (and vgg11_bn …), densenet121 …,
 -- mobilenet_v2, mobilenet_v3_…, efficientnet_…, regnet_…, convnext_…, swin_…, ViT, vit_b_16, vit_b_32, vit_l_16, UNet;
--- to make them VAE, DCGANGenerator, DCGANDiscriminator. Text: GPT (GPT-2), Llama, Mamba, BERT, ModernBERT, minigpt.
+-- to find things retinanet_resnet50_fpn; to make images VAE, DCGANGenerator, DCGANDiscriminator. Text: GPT (GPT-2),
+-- Llama, Mamba, BERT, ModernBERT, minigpt.
 -- Names of weights are torchvision's and Hugging Face's: their files load (`load_state_dict(moth.load(path))`,
 -- `from_pretrained(folder)`); models.load(path) takes a language model with its tokenizer.
 local each = require "moth.each"
@@ -21,7 +22,7 @@ for file, names in each {
     regnet_y_400mf regnet_y_800mf regnet_y_1_6gf regnet_y_3_2gf regnet_y_8gf regnet_y_16gf regnet_y_32gf \z
     regnet_y_128gf",
   convnext = "convnext_tiny convnext_small convnext_base convnext_large",
-  swin = "swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b",
+  retinanet = "retinanet_resnet50_fpn", swin = "swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b",
 } do
   for name in names:gmatch "[%w_]+" do files[name] = { file, name } end
 end

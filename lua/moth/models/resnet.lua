@@ -15,10 +15,10 @@ end
 
 local Basic = nn.class("ResNet.BasicBlock")
 Basic.expansion = 1
-function Basic:__init(from, planes, stride, downsample)
-  self.conv1, self.bn1 = conv3x3(from, planes, stride), nn.BatchNorm2d(planes)
+function Basic:__init(norm, from, planes, stride, downsample)
+  self.conv1, self.bn1 = conv3x3(from, planes, stride), norm(planes)
   self.relu = nn.ReLU()
-  self.conv2, self.bn2 = conv3x3(planes, planes, 1), nn.BatchNorm2d(planes)
+  self.conv2, self.bn2 = conv3x3(planes, planes, 1), norm(planes)
   if downsample then self.downsample = downsample end
 end
 function Basic:forward(x)
@@ -29,11 +29,11 @@ end
 
 local Bottleneck = nn.class("ResNet.Bottleneck")
 Bottleneck.expansion = 4
-function Bottleneck:__init(from, planes, stride, downsample, groups, width_per_group)
+function Bottleneck:__init(norm, from, planes, stride, downsample, groups, width_per_group)
   local width = planes * width_per_group / 64 * groups
-  self.conv1, self.bn1 = nn.Conv2d(from, width, 1, { bias = false }), nn.BatchNorm2d(width)
-  self.conv2, self.bn2 = conv3x3(width, width, stride, groups), nn.BatchNorm2d(width)
-  self.conv3, self.bn3 = nn.Conv2d(width, planes * 4, 1, { bias = false }), nn.BatchNorm2d(planes * 4)
+  self.conv1, self.bn1 = nn.Conv2d(from, width, 1, { bias = false }), norm(width)
+  self.conv2, self.bn2 = conv3x3(width, width, stride, groups), norm(width)
+  self.conv3, self.bn3 = nn.Conv2d(width, planes * 4, 1, { bias = false }), norm(planes * 4)
   self.relu = nn.ReLU()
   if downsample then self.downsample = downsample end
 end
@@ -52,9 +52,9 @@ local function stage(self, block, planes, blocks, stride, groups, width_per_grou
     local s = i == 1 and stride or 1
     local out, downsample = planes * block.expansion, nil
     if s ~= 1 or self.planes ~= out then
-      downsample = nn.Sequential(nn.Conv2d(self.planes, out, 1, { stride = s, bias = false }), nn.BatchNorm2d(out))
+      downsample = nn.Sequential(nn.Conv2d(self.planes, out, 1, { stride = s, bias = false }), self.norm(out))
     end
-    list[i] = block(self.planes, planes, s, downsample, groups, width_per_group)
+    list[i] = block(self.norm, self.planes, planes, s, downsample, groups, width_per_group)
     self.planes = out
   end
   return nn.Sequential(list)
@@ -63,17 +63,17 @@ end
 -- block: BasicBlock or Bottleneck; layers: blocks of each of the four stages; groups and width_per_group: of the
 -- Bottleneck's 3 x 3; small_images: a first layer for images of about 32 x 32 (3 x 3, without pooling).
 function ResNet:__init(block, layers, groups, width_per_group, o)
-  self.planes = 64
+  self.planes, self.norm = 64, o.norm_layer or nn.BatchNorm2d
   self.conv1 = o.small_images and conv3x3(o.in_channels, 64, 1)
     or nn.Conv2d(o.in_channels, 64, 7, { stride = 2, padding = 3, bias = false })
-  self.bn1, self.relu = nn.BatchNorm2d(64), nn.ReLU()
+  self.bn1, self.relu = self.norm(64), nn.ReLU()
   self.maxpool = o.small_images and nn.Identity() or nn.MaxPool2d(3, { stride = 2, padding = 1 })
   for i, planes in ipairs { 64, 128, 256, 512 } do
     self["layer" .. i] = stage(self, block, planes, layers[i], i == 1 and 1 or 2, groups, width_per_group)
   end
   self.avgpool = nn.AdaptiveAvgPool2d(1)
   self.fc = nn.Linear(512 * block.expansion, o.num_classes)
-  self.planes = nil
+  self.planes, self.norm = nil, nil
   for _, m in self:named_modules() do
     if m.__name == "Conv2d" then nn.init.kaiming_normal_(m.weight, { mode = "fan_out", nonlinearity = "relu" }) end
   end
@@ -95,12 +95,14 @@ for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic,
   resnet152 = { Bottleneck, { 3, 8, 36, 3 }, 1, 64 }, resnext50_32x4d = { Bottleneck, r50, 32, 4 },
   resnext101_32x8d = { Bottleneck, r101, 32, 8 }, resnext101_64x4d = { Bottleneck, r101, 64, 4 },
   wide_resnet50_2 = { Bottleneck, r50, 1, 128 }, wide_resnet101_2 = { Bottleneck, r101, 1, 128 } } do
-  local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false)"
+  local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false, \z
+    callable norm_layer?)"
   --- A ResNet (He et al. 2015; ResNeXt: Xie et al. 2017; wide: Zagoruyko and Komodakis 2016) of this depth: images
-  -- (N, in_channels, H, W) -> scores (N, num_classes). small_images: for 32 x 32, without the first pooling.
-  M[name] = signature(text:format(name), function(num_classes, in_channels, small_images)
+  -- (N, in_channels, H, W) -> scores (N, num_classes). small_images: for 32 x 32, without the first pooling;
+  -- norm_layer: makes a norm of so many channels.
+  M[name] = signature(text:format(name), function(num_classes, in_channels, small_images, norm_layer)
     return ResNet(of[1], of[2], of[3], of[4], { num_classes = num_classes, in_channels = in_channels,
-      small_images = small_images })
+      small_images = small_images, norm_layer = norm_layer })
   end)
 end
 return M
