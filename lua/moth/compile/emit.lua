@@ -53,12 +53,6 @@ local function strides_of(v, axes)
   return out
 end
 
-local function plain_axes(shape)
-  local axes = {}
-  for i, size in ipairs(shape) do axes[i] = size > 1 and i or false end
-  return axes
-end
-
 -- The ways that a group's calls read and write memory: self.reads[call][v] and self.writes[v], strides by axis.
 function Emit:accesses()
   local g, all = self.group, {}
@@ -76,7 +70,7 @@ function Emit:accesses()
         if is_value(v) then read(call, v, g.info[call.results[1]].axes) end
       end
     elseif call.reduce then
-      read(call, call.reduce.x, plain_axes(call.reduce.x.facts.shape))
+      read(call, call.reduce.x, lower.plain_axes(call.reduce.x.facts.shape))
     end
   end
   for _, v in ipairs(g.results) do

@@ -32,13 +32,6 @@ end
 
 -- ---- axes -------------------------------------------------------------------------------------------
 
--- The axes of a shape itself.
-local function plain_axes(shape)
-  local axes = {}
-  for i, size in ipairs(shape) do axes[i] = size > 1 and i or false end
-  return axes
-end
-
 -- The axes of a view of a value with `axes`, by sizes and strides; nil where it is no such view.
 local function view_axes(view, base, axes)
   local seen, count = {}, 1
@@ -122,7 +115,7 @@ end
 local function reduce_in(g, call)
   local x = call.reduce.x
   local info, dims, axes, any = g.info[x], {}, {}, false
-  local own = info and info.axes or plain_axes(x.facts.shape)
+  local own = info and info.axes or lower.plain_axes(x.facts.shape)
   if info and info.level ~= "full" or not info and not same(x.facts.shape, g.shape) then return nil end
   for k, size in ipairs(x.facts.shape) do
     axes[k] = false

@@ -91,6 +91,13 @@ function M.same(a, b)
   return true
 end
 
+--- The dimensions by which a value's elements differ, false for others.
+function M.plain_axes(shape)
+  local axes = {}
+  for i, size in ipairs(shape) do axes[i] = size > 1 and i or false end
+  return axes
+end
+
 local function numel(shape)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end

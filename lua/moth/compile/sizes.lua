@@ -428,29 +428,37 @@ end
 
 -- ---- files ---------------------------------------------------------------------------------------
 
---- Whether a table, read from a file, is a formula of these dimensions.
-function M.is_formula(f, dims, depth, calls)
-  depth = depth or 1
-  if type(f) == "table" and f.op ~= nil then
-    local function operand(v) return type(v) == "number" or M.is_formula(v, dims, 1, (calls or 0) + 1) end
-    return M.operations[f.op] ~= nil and (calls or 0) < MOST_CALLS and operand(f.a)
-      and (f.b ~= nil) == not one_operand[f.op] and (f.b == nil or operand(f.b))
+local older = { sqrt = true, rsqrt = true, reciprocal = true } -- of formats 1 and 2
+
+--- A table of a file as a formula of these dimensions; nil: it is none.
+function M.read(f, dims, depth, count)
+  depth, count = depth or 1, count or 0
+  if type(f) ~= "table" then return nil end
+  if f.op ~= nil then
+    local function operand(v) return type(v) == "number" and v or M.read(v, dims, 1, count + 1) end
+    local a, b = operand(f.a), operand(f.b)
+    local is = M.operations[f.op] and count < MOST_CALLS and a and (f.b ~= nil) == not one_operand[f.op]
+      and (f.b == nil or b)
+    return is and { kind = "size", op = f.op, a = a, b = b } or nil
   end
-  if type(f) ~= "table" or type(f.terms) ~= "table" or depth > MOST_DEPTH then return false end
-  if f.add ~= nil and type(f.add) ~= "number" or f.div ~= nil and (type(f.div) ~= "number" or f.div < 1) then
-    return false
+  local function number(v, least) return v == nil or type(v) == "number" and v >= (least or v) end
+  if depth > MOST_DEPTH or type(f.terms) ~= "table" or not number(f.add) or not number(f.div, 1)
+    or not number(f.scale) or f.of ~= nil and not older[f.of] then
+    return nil
   end
-  for _, term in ipairs(f.terms) do
-    if type(term) ~= "table" or type(term[1]) ~= "number" or #term < 2 or #term > MOST_FACTORS + 1 then return false end
-    for i = 2, #term do
-      if type(term[i]) == "table" then
-        if not M.is_formula(term[i], dims, depth + 1, calls) then return false end
-      elseif not dims[term[i]] then
-        return false
-      end
+  local out = { kind = "size", terms = {}, add = f.add, div = f.div }
+  for i, term in ipairs(f.terms) do
+    if type(term) ~= "table" or type(term[1]) ~= "number" or #term < 2 or #term > MOST_FACTORS + 1 then return nil end
+    out.terms[i] = { term[1] }
+    for k = 2, #term do
+      local factor = dims[term[k]] and term[k] or M.read(term[k], dims, depth + 1, count)
+      if not factor then return nil end
+      out.terms[i][k] = factor
     end
   end
-  return true
+  if f.of == "sqrt" or f.of == "rsqrt" then out = M.combined("sqrt", out) end
+  if f.of == "rsqrt" or f.of == "reciprocal" then out = M.combined("div", 1, out) end
+  return f.scale and M.combined("mul", out, f.scale) or out
 end
 
 return M

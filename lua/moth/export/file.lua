@@ -236,31 +236,7 @@ function Reader:array(v, what, fn)
   return out
 end
 
-function Reader:formula(f)
-  if type(f) == "table" and (f.of ~= nil or f.scale ~= nil) then -- of formats 1 and 2
-    local out, root = self:formula { terms = f.terms, add = f.add, div = f.div }, f.of == "sqrt" or f.of == "rsqrt"
-    local below = f.of == "rsqrt" or f.of == "reciprocal"
-    if f.of ~= nil and not (root or below) or f.scale ~= nil and type(f.scale) ~= "number" then
-      self:fail("a formula of sizes is damaged")
-    end
-    if root then out = sizes.combined("sqrt", out) end
-    if below then out = sizes.combined("div", 1, out) end
-    return f.scale and sizes.combined("mul", out, f.scale) or out
-  end
-  if not sizes.is_formula(f, self.dims) then self:fail("a formula of sizes is damaged") end
-  if f.op then
-    local function operand(v) return type(v) == "table" and self:formula(v) or v end
-    return { kind = "size", op = f.op, a = operand(f.a), b = operand(f.b) }
-  end
-  local terms = {}
-  for i, term in ipairs(f.terms) do
-    terms[i] = { unpack(term) }
-    for k = 2, #term do
-      if type(term[k]) == "table" then terms[i][k] = self:formula(term[k]) end
-    end
-  end
-  return { kind = "size", terms = terms, add = f.add, div = f.div }
-end
+function Reader:formula(f) return sizes.read(f, self.dims) or self:fail("a formula of sizes is damaged") end
 
 function Reader:value(v, known, null)
   local kind = type(v)

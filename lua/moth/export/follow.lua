@@ -473,14 +473,11 @@ function M.expressions_of(program)
   local list, known = {}, {}
   local function look(v)
     if type(v) ~= "table" then return end
-    if v.kind == "size" then
+    if v.terms or v.op then
       local text = (v.op or v.div) and sizes.text(v)
       if text and not known[text] then list[#list + 1], known[text] = v, true end
       for _, term in ipairs(v.terms or {}) do
-        for i = 2, #term do
-          local factor = term[i]
-          if type(factor) == "table" then look(setmetatable({ kind = "size" }, { __index = factor })) end
-        end
+        for i = 2, #term do look(term[i]) end
       end
     elseif v.kind == "list" then
       for i = 1, v.n do look(v[i]) end

@@ -25,6 +25,7 @@ local sizes = require "moth.compile.sizes"
 local inputs_of = require "moth.export.inputs"
 local merge = require "moth.export.merge"
 local placed = require "moth.export.placed"
+local programs = require "moth.export.program"
 local records = require "moth.export.record"
 require "moth.export.control"
 
@@ -52,19 +53,11 @@ function Exported:__init(program, held, spec, leaves)
 end
 -- ---- calling -------------------------------------------------------------------------------------
 
-local function size_text(n) return type(n) == "number" and ("%d"):format(n) or n end
-
-local function shape_text(shape)
-  local list = {}
-  for i, n in ipairs(shape) do list[i] = size_text(n) end
-  return "[" .. table.concat(list, ", ") .. "]"
-end
-
 -- Checks a tensor against an input, and notes the sizes of dynamic dimensions.
 local function check_input(self, input, t, dims)
   local function refuse(why)
     check.fail("[export] input %s: %s; expected %s %s, got %s %s", input.name, why, input.dtype,
-      shape_text(input.shape), t:dtype().name, shape_text(t:size()))
+      programs.shape_text(input.shape), t:dtype().name, programs.shape_text(t:size()))
   end
   if t:dtype().name ~= input.dtype then refuse "another dtype" end
   if t:dim() ~= #input.shape then refuse "another number of dimensions" end

@@ -383,7 +383,8 @@ end
 
 -- ---- text ----------------------------------------------------------------------------------------
 
-local function shape_text(shape)
+--- A shape with its formulas.
+function M.shape_text(shape)
   local list = {}
   for i, n in ipairs(shape) do
     list[i] = type(n) == "table" and sizes.text(n) or type(n) == "number" and ("%d"):format(n) or tostring(n)
@@ -391,7 +392,7 @@ local function shape_text(shape)
   return "[" .. table.concat(list, ", ") .. "]"
 end
 
-local function meta_text(meta) return meta.dtype .. shape_text(meta.shape) end
+local function meta_text(meta) return meta.dtype .. M.shape_text(meta.shape) end
 
 local function arg_text(v)
   if type(v) == "string" then return "'" .. v .. "'" end
