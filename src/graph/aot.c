@@ -8,6 +8,18 @@
 #include "core/alloc.h"
 #include "ops/create.h"
 
+void moth_aot_free_backward(MothAotBackward *b) {
+  free(b->key);
+  free(b->given);
+  free(b->takes);
+  free(b->wanted);
+  moth_graph_release(b->graph);
+  free(b->pinned);
+  free(b->numbers);
+  free(b->gradient);
+  free(b);
+}
+
 void moth_aot_free(MothAot *a) {
   if (!a)
     return;
@@ -16,18 +28,9 @@ void moth_aot_free(MothAot *a) {
   moth_joint_parts_free(&a->parts);
   for (uint32_t i = 0; a->inputs && i < a->ninputs; i++)
     moth_tensor_release(a->inputs[i].fake);
-  while (a->backward) {
-    MothAotBackward *b = a->backward;
-    a->backward = b->next;
-    free(b->key);
-    free(b->given);
-    free(b->takes);
-    free(b->wanted);
-    moth_graph_release(b->graph);
-    free(b->pinned);
-    free(b->numbers);
-    free(b->gradient);
-    free(b);
+  for (MothAotBackward *b = a->backward, *next; b; b = next) {
+    next = b->next;
+    moth_aot_free_backward(b);
   }
   moth_generator_release(a->generator);
   free(a->inputs);

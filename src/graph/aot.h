@@ -84,6 +84,7 @@ MOTH_API extern MothAotHost moth_aot_host;
  * recorded. */
 MOTH_API MothStatus moth_aot_prepare(MothAot *a, MothTensor *const *inputs, bool *as_recorded);
 MOTH_API void moth_aot_free(MothAot *a);
+void moth_aot_free_backward(MothAotBackward *b);
 /* Whether the segment is what was compiled. */
 MOTH_API bool moth_aot_fits(const MothAot *a, MothTensor *const *inputs, const MothValue *numbers);
 /* What comes before and behind a call of the forward graph, which gives r->made. versions: of the inputs. */

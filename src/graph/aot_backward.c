@@ -76,12 +76,6 @@ static void drop(MothNode *n) {
 
 /* --- running the segment again ------------------------------------------------------------------------------------ */
 
-static MothStatus pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
-  (void)n, (void)need;
-  moth_tensor_retain(out[0] = grads[0]);
-  return MOTH_OK;
-}
-
 /* t, which has no history, as input k of node n: its gradient is apart from those that other ways lead there. */
 static MothStatus stand_in(MothNode *n, uint32_t k, MothTensor *t, bool create, MothTensor **out) {
   MothNode *node;
@@ -101,7 +95,7 @@ static MothStatus stand_in(MothNode *n, uint32_t k, MothTensor *t, bool create, 
     }
   }
   MothStatus status =
-      moth_function_record("CompiledInput", pass_on, NULL, NULL, &source, 1, out, 1, 0, &node);
+      moth_function_record("CompiledInput", moth_pass_on, NULL, NULL, &source, 1, out, 1, 0, &node);
   moth_tensor_release(source);
   if (status == MOTH_OK)
     moth_node_release(node);
@@ -412,17 +406,6 @@ static MothStatus trace(MothAot *a, MothAotBackward *b, MothTensor *const *grads
   return moth_joint_divide(*joint, &a->parts, false, parts);
 }
 
-static void free_backward(MothAotBackward *b) {
-  free(b->key);
-  free(b->given);
-  free(b->gradient);
-  free(b->takes);
-  free(b->wanted);
-  free(b->pinned);
-  free(b->numbers);
-  free(b);
-}
-
 /* A backward graph for these gradients, compiled; number 0: the segment is to be run again. */
 static MothStatus compile(const MothAotPlace *at, MothNode *n, MothAot *a, char *key,
                           const bool *wanted, MothTensor *const *grads, MothAotBackward **out) {
@@ -481,7 +464,7 @@ done:
     b->next = a->backward;
     *out = a->backward = b;
   } else if (b) {
-    free_backward(b);
+    moth_aot_free_backward(b);
   }
   return status;
 }
@@ -618,11 +601,7 @@ MothStatus moth_aot_record(const MothAotRun *r, void *handle) {
   Context *c = calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1) +
                              sizeof(bool) * ((size_t)a->parts.nsaved + a->parts.nusers));
   MothNode *n = NULL;
-  MothStatus status =
-      list && c ? MOTH_OK
-                : moth_no_memory(((size_t)ninputs + nresults + 1) * sizeof *list + sizeof *c +
-                                 sizeof(MothValue) * (nnumbers + 1) +
-                                 sizeof(bool) * ((size_t)a->parts.nsaved + a->parts.nusers));
+  MothStatus status = list && c ? MOTH_OK : moth_no_memory(0);
   MOTH_GO(status);
   for (uint32_t k = 0; k < a->joint->nedges; k++)
     list[k] = r->inputs[a->joint->edges[k]];

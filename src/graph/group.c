@@ -211,8 +211,7 @@ MothStatus moth_plan_add_blocks(MothPlan *p) {
   g.moved = calloc(n, sizeof *g.moved);
   MothStatus status = MOTH_OK;
   if (!g.groups || !g.group_of || !g.order || !g.kept || !g.head || !g.reader || !g.moved) {
-    status = moth_no_memory((size_t)n * sizeof *g.groups + n * sizeof *g.group_of +
-                            2 * n * sizeof *g.order + ((size_t)p->nvalues + 1) * sizeof *g.kept);
+    status = moth_no_memory(0);
   } else {
     memset(g.group_of, 0xff, n * sizeof *g.group_of);
     for (uint32_t i = 0; i < p->ncalls; i++)

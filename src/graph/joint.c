@@ -117,7 +117,7 @@ static bool is_target(const Trace *t, const MothGraphNode *n, const MothTensor *
   return false;
 }
 
-static MothStatus pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+MothStatus moth_pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
   (void)n, (void)need;
   moth_tensor_retain(out[0] = grads[0]);
   return MOTH_OK;
@@ -129,7 +129,8 @@ static MothStatus use_of(void *ctx, MothTensor *x, uint32_t input, MothTensor **
   MothNode *node;
   MothTensor *alias;
   MOTH_TRY(moth_tensor_alias(x, false, &alias));
-  MothStatus status = moth_function_record("Use", pass_on, NULL, NULL, &x, 1, &alias, 1, 0, &node);
+  MothStatus status =
+      moth_function_record("Use", moth_pass_on, NULL, NULL, &x, 1, &alias, 1, 0, &node);
   if (status != MOTH_OK) {
     moth_tensor_release(alias);
     return status;

@@ -89,6 +89,8 @@ MOTH_API void moth_graph_numbers(const MothGraph *g, const MothValue *given, Mot
 MOTH_API bool moth_joint_takes(const MothValue *numbers, uint32_t n, const bool *pinned,
                                uint32_t kinds);
 MOTH_API void moth_joint_free(MothJoint *j);
+/* A MothBackward that gives its gradient on. */
+MothStatus moth_pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out);
 
 /* A saved value: of an input, or of an output of the forward graph. */
 typedef struct MothJointSaved {

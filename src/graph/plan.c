@@ -302,8 +302,7 @@ MothStatus moth_plan_add_kernel(MothPlan *p, const MothPlanKernel *k) {
   s->values = malloc(sizeof *s->values * ((size_t)n + 1));
   s->launches = calloc((size_t)k->nlaunches + 1, sizeof *s->launches);
   if (!s->values || !s->launches)
-    return moth_no_memory(sizeof *s->values * ((size_t)n + 1) +
-                          ((size_t)k->nlaunches + 1) * sizeof *s->launches);
+    return moth_no_memory(0);
   for (uint32_t i = 0; i < nvalues; i++) {
     const MothGraphRef *r = &k->values[i];
     s->values[i] = p->refs_of[p->slots_of[r->node->id] + r->result];

@@ -46,8 +46,7 @@ MothStatus moth_plan_freeze(MothPlan *p, MothTensor *const *sources, uint32_t n)
   f->kept = calloc((size_t)p->nsteps + 1, sizeof(MothKept *));
   if (!f->sources || !f->kept) {
     moth_plan_free_frozen(p);
-    return moth_no_memory(((size_t)n + 1) * sizeof *f->sources +
-                          ((size_t)p->nsteps + 1) * sizeof(MothKept *));
+    return moth_no_memory(0);
   }
   for (uint32_t i = 0; i < n; i++) {
     moth_tensor_retain(sources[i]);
