@@ -172,23 +172,6 @@ static MothStatus check_made(const MothAot *a, MothTensor *const *made) {
   return MOTH_OK;
 }
 
-/* A tensor in src's memory with the geometry of o. */
-static MothStatus part_of(MothTensor *src, const MothJointOutput *o, MothTensor **out) {
-  MOTH_TRY(moth_tensor_alias(src, false, out));
-  MothTensor *t = *out;
-  int64_t begin = src->offset * moth_itemsize(src) + o->offset;
-  t->keys = (t->keys & ~(uint32_t)MOTH_KEY_OPT_IN) | (o->fake->keys & MOTH_KEY_OPT_IN);
-  t->dtype = o->fake->dtype; /* complex numbers may be seen as their parts */
-  t->ndim = o->fake->ndim;
-  t->numel = o->fake->numel;
-  t->contiguous = o->fake->contiguous;
-  t->offset = begin / moth_itemsize(t);
-  t->data = t->storage->data ? (char *)t->storage->data + t->offset * moth_itemsize(t) : NULL;
-  memcpy(t->shape, o->fake->shape, sizeof(int64_t) * t->ndim);
-  memcpy(t->stride, o->fake->stride, sizeof(int64_t) * t->ndim);
-  return MOTH_OK;
-}
-
 /* The segment's outputs, of the roots. */
 static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, MothTensor *const *made,
                                MothTensor **outputs) {
@@ -197,10 +180,12 @@ static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, Moth
     *moth_version_of(made[i]) = j->roots[i].version;
   for (uint32_t i = 0; i < j->noutputs; i++) {
     const MothJointOutput *o = &j->outputs[i];
+    MothTensor *src = o->root >= 0 ? made[o->root] : inputs[o->input];
+    int64_t begin = src->offset * moth_itemsize(src) + o->offset;
     if (o->whole)
-      moth_tensor_retain(outputs[i] = made[o->root]);
-    else
-      MOTH_TRY(part_of(o->root >= 0 ? made[o->root] : inputs[o->input], o, &outputs[i]));
+      moth_tensor_retain(outputs[i] = src);
+    else /* complex numbers may be seen as their parts */
+      MOTH_TRY(moth_alias_as(src, o->fake, begin / moth_itemsize(o->fake), &outputs[i]));
   }
   for (uint32_t i = 0; i < j->noutputs; i++) {
     const MothJointOutput *o = &j->outputs[i];

@@ -91,6 +91,7 @@ MothTensor **moth_args_fill(const MothOp *op, MothValue *args, MothTensor **tens
 
 void moth_trace_modes(MothTraceModes *m) {
   const MothThread *t = &moth_thread;
+  memset(m, 0, sizeof *m); /* they are compared as bytes */
   m->include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
   m->exclude = t->exclude;
   memcpy(m->autocast, t->autocast, sizeof m->autocast);

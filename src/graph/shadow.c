@@ -98,14 +98,14 @@ done:
   return status;
 }
 
-static MothStatus alias_of(MothTensor *other, const MothTensor *t, MothTensor **out) {
+MothStatus moth_alias_as(MothTensor *other, const MothTensor *t, int64_t offset, MothTensor **out) {
   MOTH_TRY(moth_tensor_alias(other, false, out));
   MothTensor *a = *out;
   a->dtype = t->dtype;
   a->ndim = t->ndim;
   a->contiguous = t->contiguous;
   a->numel = t->numel;
-  a->offset = t->offset;
+  a->offset = offset;
   a->keys = (a->keys & ~(uint32_t)MOTH_KEY_OPT_IN) | (t->keys & MOTH_KEY_OPT_IN);
   if (a->storage->data)
     a->data = (char *)a->storage->data + a->offset * moth_itemsize(a);
@@ -138,7 +138,7 @@ static MothStatus copy_of(MothTensor *t, MothTensor **out) {
   MothStatus status = moth_clone(bytes, &copy);
   grad_mode(was);
   if (status == MOTH_OK)
-    status = alias_of(copy, t, out);
+    status = moth_alias_as(copy, t, t->offset, out);
   moth_tensor_release(bytes);
   moth_tensor_release(copy);
   return status;
@@ -166,7 +166,7 @@ MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out) 
       moth_tensor_retain(base);
     }
   } else if ((other = shadow_with_storage(s, t->storage))) {
-    MOTH_TRY(alias_of(other, t, &shadow));
+    MOTH_TRY(moth_alias_as(other, t, t->offset, &shadow));
   } else if (s->copies) {
     MOTH_TRY(copy_of(t, &shadow));
   } else {

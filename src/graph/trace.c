@@ -193,14 +193,11 @@ static MothSegment *segment(void) {
 
 /* --- comparing -------------------------------------------------------------------------------------------- */
 
-static void modes_now(MothTraceModes *m) {
-  const MothThread *t = &moth_thread;
-  memset(m, 0, sizeof *m);
-  m->include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
-  m->exclude = t->exclude;
-  memcpy(m->autocast, t->autocast, sizeof m->autocast);
-  m->no_grad = t->no_grad;
-  m->dtype = (uint8_t)moth_default_dtype();
+static uint8_t place_of(const MothTensor *t) {
+  uint8_t place = moth_tensor_is_leaf(t) ? MOTH_TRACE_LEAF : 0;
+  if (t->base)
+    place |= MOTH_TRACE_VIEW | (t->base->keys & MOTH_KEY_AUTOGRAD ? MOTH_TRACE_OF_GRAPH : 0);
+  return place;
 }
 
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
@@ -211,14 +208,7 @@ bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
   m->contiguous = t->contiguous;
   m->numel = t->numel;
   m->offset = 0;
-  m->place = 0;
-  if (outside && moth_tensor_is_leaf(t))
-    m->place |= MOTH_TRACE_LEAF;
-  if (outside && t->base) {
-    m->place |= MOTH_TRACE_VIEW;
-    if (t->base->keys & MOTH_KEY_AUTOGRAD)
-      m->place |= MOTH_TRACE_OF_GRAPH;
-  }
+  m->place = outside ? place_of(t) : 0;
   m->dims = malloc(sizeof(int64_t) * (2 * (size_t)t->ndim + 1));
   if (!m->dims) {
     moth_no_memory(sizeof(int64_t) * (2 * (size_t)t->ndim + 1));
@@ -245,15 +235,9 @@ MothStatus moth_meta_fake(const MothTraceMeta *m, MothTensor **out) {
 typedef enum Match { DIFFERENT, SIZES, SAME } Match;
 
 static Match match_input(const MothTraceMeta *m, const MothTensor *t) {
-  uint8_t place = 0;
-  if (moth_tensor_is_leaf(t))
-    place |= MOTH_TRACE_LEAF;
-  if (t->base)
-    place |=
-        t->base->keys & MOTH_KEY_AUTOGRAD ? MOTH_TRACE_VIEW | MOTH_TRACE_OF_GRAPH : MOTH_TRACE_VIEW;
   if (m->keys != (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_OPT_IN | MOTH_KEY_AUTOGRAD)) ||
       m->dtype != t->dtype || m->ndim != t->ndim || m->device.type != t->device.type ||
-      m->device.index != t->device.index || m->place != place)
+      m->device.index != t->device.index || m->place != place_of(t))
     return DIFFERENT;
   for (int i = 0; i < t->ndim; i++)
     if (m->dims[i] != t->shape[i] || m->dims[t->ndim + i] != t->stride[i])
@@ -487,7 +471,7 @@ static void describe_difference(const MothSegment *s, const MothRecord *r, const
                                 uint32_t nnumbers, uint32_t nnew, char *text, size_t n) {
   char a[256], b[256];
   MothTraceModes modes;
-  modes_now(&modes);
+  moth_trace_modes(&modes);
   if (r->op != c->op || r->variant != c->variant) {
     snprintf(text, n, "%s was called where %s had been", c->op->name, r->op->name);
     return;
@@ -658,7 +642,7 @@ static MothStatus find_record(MothSegment *s, const MothCall *c, uint32_t nnumbe
   MothRecord **list = list_of(s), *close = NULL;
   MothTraceModes modes;
   int nclose = 0;
-  modes_now(&modes);
+  moth_trace_modes(&modes);
   *out = NULL;
   for (MothRecord *r = *list; r; r = r->sibling) {
     Match m = match(s, r, c, &modes, nnumbers, nnew);
@@ -806,7 +790,7 @@ static bool follow(MothCall *c, MothStatus *status) {
       !number_tensors(s, c, false, &n, &nnew))
     return false;
   MothTraceModes modes;
-  modes_now(&modes);
+  moth_trace_modes(&modes);
   MothRecord *r = *list_of(s);
   for (; r; r = r->sibling) {
     Match m = match(s, r, c, &modes, n, nnew);

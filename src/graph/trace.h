@@ -330,6 +330,8 @@ void moth_clean_end(MothClean *a);
 /* The shadow of a tensor from outside, borrowed: with s->copies a copy, whose storage others share as theirs do. */
 MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out);
 void moth_shadow_drop_pairs(MothSegment *s);
+/* A tensor in the memory of `other`, from an offset in elements on, with the geometry of t. */
+MothStatus moth_alias_as(MothTensor *other, const MothTensor *t, int64_t offset, MothTensor **out);
 /* A lazy tensor with the facts of m. */
 MothStatus moth_lazy_make(const MothTraceMeta *m, MothTensor **out);
 /* Runs r, which is to be the next record, on shadows, its new tensors from outside in `fresh`: sets the results' numbers
