@@ -42,20 +42,7 @@ M.box_convert = signature("vision.box_convert(Tensor boxes, string in_fmt, strin
   if not boxes:is_floating_point() and (from == "cxcywh" or to == "cxcywh") then
     boxes = boxes:to(moth.get_default_dtype()) -- centres lie between pixels
   end
-  local a, b, c, d = boxes:select(-1, 1), boxes:select(-1, 2), boxes:select(-1, 3), boxes:select(-1, 4)
-  if from == "xywh" then
-    c, d = a + c, b + d
-  elseif from == "cxcywh" then
-    local w, h = c, d
-    a, b = a - w * 0.5, b - h * 0.5
-    c, d = a + w, b + h
-  end
-  if to == "xywh" then
-    c, d = c - a, d - b
-  elseif to == "cxcywh" then
-    a, b, c, d = (a + c) * 0.5, (b + d) * 0.5, c - a, d - b
-  end
-  return moth.stack({ a, b, c, d }, boxes:dim())
+  return require("moth.data.transforms.boxes").convert("box_convert", boxes, from:upper(), to:upper())
 end)
 
 -- The common area, the whole one, and both sets of columns, each pair of boxes1 and boxes2 or row by row.
