@@ -369,14 +369,16 @@ MOTH_TYPED_FLOAT void avg_pool_planes(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   const stored *in = q->in;
   stored *out = q->out;
-  int64_t fit = pool_windows(x);
+  /* Short rows, element by element: vectors would be mostly empty. */
+  int64_t fit = x->out <= POOL_LANES / 4 ? 0 : pool_windows(x);
   real sum[POOL_BLOCK], line[POOL_LINE];
   for (int64_t c = 0; c < q->planes; c++, in += y->in * x->in)
     for (int64_t oy = 0; oy < y->out; oy++, out += x->out)
       for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
         m = fit ? fit : POOL_BLOCK;
         m = x->out - o0 < m ? x->out - o0 : m;
-        for (int64_t i = 0; i < POOL_BLOCK; i++)
+        const int64_t cleared = fit ? (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES : m;
+        for (int64_t i = 0; i < cleared; i++)
           sum[i] = 0;
         for (int64_t r = y->begin[oy]; r < y->end[oy]; r++) {
           const stored *row = in + r * x->in;
