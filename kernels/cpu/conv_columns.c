@@ -291,7 +291,8 @@ static void pick_taps(const Columns *s, char *all, char *some, bool back) {
     }
 }
 
-/* Found in trials beside the shifts of conv.c, ow 4 to 56 and 16 to 512 channels, on AVX-512. */
+/* Found in trials beside the shifts of conv.c, ow 4 to 28 and 16 to 512 channels, on AVX-512. What is copied to columns takes
+ * the time of some 20 to 30 results of each pixel. */
 bool moth_conv_suits_columns(const MothConvProduct *p) {
   const MothConv *g = &p->g;
   int64_t c = g->c / g->groups, k = g->k / g->groups, stride = g->stride[1];
@@ -299,19 +300,20 @@ bool moth_conv_suits_columns(const MothConvProduct *p) {
   /* By shifts each pixel takes part for each kernel position; without much padding few results are there to give any. What
    * is added to the images costs as much as a product with some 24 kernels. */
   if (p->mode == MOTH_CONV_INPUT && area <= MOST_TAPS && c * area >= 512 && k >= 8 && stride == 1 &&
-      g->stride[0] == 1 &&
-      g->h * (g->w + g->dilation[1] * (g->kernel[1] - 1)) * k >= g->oh * g->ow * (k + 24))
+      g->stride[0] == 1 && g->h * (g->w + g->padding[1]) * k >= g->oh * g->ow * (k + 24))
     return true;
-  if (area > 64 || c < 16 || k < 16)
+  int64_t least = g->ow <= 4 ? 16 : g->ow <= 6 || g->ow == 8 ? 32 : g->ow == 7 ? 48 : 64;
+  if (area > 64 || c < 16 || k < least)
     return false;
   switch (p->mode) {
   case MOTH_CONV_FORWARD:
-    return g->ow < 8 || (g->ow <= 14 && (c >= 128 || (c >= 64 && (g->ow == 8 || stride == 1))));
+    return g->ow < 8 || (g->ow <= 14 && k >= (g->ow <= 10 ? 32 : 96) &&
+                         (c >= 128 || (c >= 64 && (g->ow == 8 || stride == 1))));
   case MOTH_CONV_INPUT:
     return g->ow < 8 || (g->ow == 8 && stride == 1) ||
-           (g->ow >= 14 && g->ow <= 28 && stride > 1 && c >= 64 && k >= 128);
+           (g->ow >= 9 && g->ow <= 28 && stride > 1 && c >= 64 && k >= 128);
   default:
-    return g->ow <= 14 && c >= 32;
+    return g->ow <= 14 && c >= 32 && (area <= 9 || k >= 96);
   }
 }
 
