@@ -123,9 +123,20 @@ describe("EmbeddingBag #quick", function()
     F.embedding_bag(positions { { 2, 4, 2 } }, same, { mode = "max" }):sum():backward()
     assert.same({ 0, 1, 0, 0, 0 }, same.grad:select(2, 1):tolist())
     assert.same({ 4, 3 }, { unpack(F.embedding_bag(positions {}, w, positions { 1, 1, 1, 1 }):size()) })
-    assert.error_matches(function() F.embedding_bag(index, w, positions { 2 }) end, "crow must rise from 1")
-    assert.error_matches(function() F.embedding_bag(index, w, positions { 2 }, { mode = "max" }) end,
-      "starts must rise")
+    for _, mode in ipairs { "sum", "mean", "max" } do
+      for _, pad in ipairs { 0, 2 } do
+        local o = { mode = mode, padding_idx = pad > 0 and pad or nil }
+        local few = positions { 1, 2, 3, 4 }
+        for why, list in pairs { ["offsets must begin with 1, where the first bag begins, got 2"] = { 2 },
+          ["offsets must not fall, got 2 behind 3 %(at 3%)"] = { 1, 3, 2 },
+          ["offsets: 9 is out of range: the input has 4 positions, so that an offset is 5 at most"] = { 1, 9 } } do
+          assert.error_matches(function() F.embedding_bag(few, w, positions(list), o) end, "F.embedding_bag%] " .. why)
+        end
+        assert.same({ 0, 3 }, { unpack(F.embedding_bag(few, w, positions {}, o):size()) })
+      end
+    end
+    assert.error_matches(function() F.embedding_bag(index, w, moth.tensor { 1.5 }) end, "offsets must have an integer")
+    assert.error_matches(function() F.embedding_bag(moth.ones(3), w, positions { 1 }) end, "input must have an integer")
   end)
   it("Embedding with max_norm changes the rows that it reads, and no other", function()
     local e = nn.Embedding.from_pretrained(moth.full({ 3, 4 }, 2), { max_norm = 1 })

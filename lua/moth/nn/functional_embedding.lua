@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local is_exported = require "moth.export.active"
 local signature = require "moth.utils.signature"
 local ops = B.ops
 
@@ -53,6 +54,34 @@ F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_
     return out
   end)
 
+local function check_integers(name, t)
+  local dtype = B.tensor_dtype(t)
+  if dtype.is_floating_point or dtype.is_complex or dtype == moth.bool then
+    check.fail("[F.embedding_bag] %s must have an integer dtype, got %s", name, dtype.name)
+  end
+end
+
+-- Raises where bags of a list of n positions cannot begin at such offsets. On a GPU the kernels say it.
+local function check_offsets(offsets, n)
+  local where = "[F.embedding_bag] offsets"
+  check_integers("offsets", offsets)
+  if B.dim(offsets) ~= 1 then check.fail("%s must have 1 dimension, got %s", where, B.format(offsets)) end
+  local count = B.numel(offsets)
+  if count == 0 or B.is_fake(offsets) or is_exported() or B.tensor_device(offsets).type ~= "cpu" then return end
+  local list = ops.to(offsets, { dtype = "int64" })
+  local function at(i) return tonumber(list:select(1, i):item()) end
+  if at(1) ~= 1 then check.fail("%s must begin with 1, where the first bag begins, got %d", where, at(1)) end
+  if count > 1 and list:narrow(1, 2, count - 1):lt(list:narrow(1, 1, count - 1)):any():item() then
+    local i = 2
+    while at(i) >= at(i - 1) do i = i + 1 end
+    check.fail("%s must not fall, got %d behind %d (at %d)", where, at(i), at(i - 1), i)
+  end
+  if at(count) > n + 1 then
+    check.fail("%s: %d is out of range: the input has %d positions, so that an offset is %d at most", where, at(count),
+      n, n + 1)
+  end
+end
+
 --- Rows of weight (V, D) joined by bags: input (B, n) has a bag in each row; a vector has bags that begin at `offsets`
 -- (positions). mode: mean, sum or max; per_sample_weights (of the shape of input) for sum. Rows of padding_idx count
 -- for nothing. Empty bags give 0. include_last_offset: the last offset is where the last bag ends. max_norm, norm_type,
@@ -69,6 +98,7 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     if mode == "max" and (by_freq or sparse) then
       check.fail("[F.embedding_bag] mode = 'max' does not go with %s", by_freq and "scale_grad_by_freq" or "sparse")
     end
+    check_integers("input", index)
     local on = { dtype = "int64", device = B.tensor_device(index) }
     local n = B.numel(index)
     -- starts: where each bag begins in the list of all positions. `ending`: a last start that only ends the last bag.
@@ -81,6 +111,7 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
       if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
       local bags = B.numel(offsets) - (last and 1 or 0)
       if bags < 0 then check.fail("[F.embedding_bag] include_last_offset needs at least one offset") end
+      check_offsets(offsets, n)
       starts, ending = ops.to(offsets, { dtype = "int64" }), last and bags
     else
       check.fail("[F.embedding_bag] expected an input of 1 or 2 dimensions, got %s", B.format(index))
@@ -101,6 +132,9 @@ F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor
     local rows = weight
     if by_freq or sparse then -- the rows themselves, whose gradients are made otherwise
       rows, flat = F.embedding(flat, weight, nil, nil, nil, by_freq, sparse), ops.arange(1, n + 1, 1, on)
+    end
+    if B.numel(starts) == 0 then -- no bag
+      return ops.mul(ops.narrow(weight, 1, 1, 0), 1)
     end
     if mode == "max" then
       local largest = ops.native_bag_max(rows, flat, starts)
