@@ -168,3 +168,59 @@ describe("LoRA", function()
     end
   end)
 end)
+
+describe("a layer under two names", function()
+  local Two = nn.class "Two"
+  function Two:__init()
+    self.first = nn.Linear(6, 6)
+    self.list = nn.ModuleList { self.first, nn.Linear(6, 6) }
+    self.again = self.list
+  end
+  function Two:forward(x) return self.again[2](self.list[1](x)) + self.first(x) end
+
+  it("has one adapter, saved once and merged everywhere", function()
+    for _, targets in ipairs { { "first" }, { "list.0" }, "all-linear" } do
+      moth.manual_seed(2)
+      local net, x = Two(), moth.randn(2, 6)
+      local plain = net(x)
+      lora.wrap(net, { r = 2, target_modules = targets })
+      assert.is_true(rawequal(net.first, net.list[1]) and rawequal(net.again[1], net.first))
+      assert.equal("LoRALinear", (require("moth.class").name(net.first)))
+      close(plain, net(x))
+      filled(net)
+      local y, n, path = net(x), 0, folder()
+      for name in pairs(lora.state_dict(net)) do
+        n = n + 1
+        assert.is_nil(name:find "list%.0") -- names in order: again, first, list
+      end
+      assert.equal(targets == "all-linear" and 4 or 2, n)
+      lora.save(net, path)
+      moth.manual_seed(2)
+      local other = lora.load(Two(), path)
+      assert.is_true(rawequal(other.first, other.list[1]))
+      close(y, other(x))
+      lora.merge(net)
+      assert.is_true(rawequal(net.first, net.list[1]) and rawequal(net.first, net.again[1]))
+      close(y, net(x))
+      lora.unload(other)
+      assert.is_true(rawequal(other.first, other.list[1]))
+      close(plain, other(x))
+    end
+  end)
+
+  it("may stand under any of its names in a file, and with one adapter only", function()
+    moth.manual_seed(2)
+    local net, x, path = lora.wrap(Two(), { r = 2, target_modules = { "first" } }), moth.randn(2, 6), folder()
+    local y = filled(net)(x)
+    lora.save(net, path)
+    local file, sd, both = path .. "/adapter_model.safetensors", {}, {}
+    for name, t in pairs(moth.load(file)) do
+      sd[name:gsub("%.first%.", ".list.0.")], both[name], both[name:gsub("%.first%.", ".again.0.")] = t, t, t + 1
+    end
+    moth.save_safetensors(sd, file)
+    moth.manual_seed(2)
+    close(y, lora.load(Two(), path)(x))
+    moth.save_safetensors(both, file)
+    assert.error_matches(function() lora.load(Two(), path) end, "are one layer of the model, and the adapter has two")
+  end)
+end)

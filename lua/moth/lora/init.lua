@@ -25,6 +25,30 @@ local function listed(model)
   return list
 end
 
+-- All names of each module of a model: { module = list }, where several places may have one.
+local function names_of(model)
+  local out = {}
+  local function walk(m, path)
+    out[m] = out[m] or {}
+    table.insert(out[m], path)
+    for name, child in each(m:registry "_modules") do walk(child, path == "" and name or path .. "." .. name) end
+  end
+  walk(model, "")
+  for _, list in each(out) do table.sort(list) end
+  return out
+end
+
+-- Puts a module in all places of another.
+local function replace(model, old, new)
+  for _, e in ipairs(listed(model)) do
+    local places = {}
+    for name, child in each(e[2]:registry "_modules") do
+      if rawequal(child, old) and not rawequal(e[2], new) then places[#places + 1] = name end
+    end
+    for _, name in ipairs(places) do e[2]:set_submodule(name, new) end
+  end
+end
+
 -- The class of layer for a module; nil: there is none.
 local function kind_of(m)
   if layers.is(m) then return nil end
@@ -62,10 +86,8 @@ local function checked(where, model, name, m)
   return kind
 end
 
--- Puts a layer around the module of a name.
-local function put(where, model, name, m, o)
-  model:set_submodule(name, checked(where, model, name, m)(m, o))
-end
+-- Puts a layer around the module of a name, one in all places that it has.
+local function put(where, model, name, m, o) replace(model, m, checked(where, model, name, m)(m, o)) end
 
 local function freeze(model, bias)
   for name, p in model:named_parameters() do
@@ -85,11 +107,17 @@ M.wrap = signature("lora.wrap(Module model, *, count r=8, number alpha=8, number
   bool rslora=false, table rank_pattern?, table alpha_pattern?)",
 function(model, r, alpha, dropout, targets, to_save, bias, rslora, ranks, alphas)
   if model.lora then check.fail("[lora.wrap] the model has LoRA layers already; merge or unload them first") end
-  local found = {}
+  local found, names = {}, names_of(model)
+  local function any(m, wanted)
+    for _, name in ipairs(names[m]) do
+      if name ~= "" and fits(name, wanted) then return true end
+    end
+    return false
+  end
   for _, e in ipairs(listed(model)) do
     local name, m = e[1], e[2]
-    local is_linear = kind_of(m) == layers.Linear and not fits(name, { "lm_head" })
-    if targets == "all-linear" and is_linear or targets ~= "all-linear" and name ~= "" and fits(name, targets) then
+    local is_linear = kind_of(m) == layers.Linear and not any(m, { "lm_head" })
+    if targets == "all-linear" and is_linear or targets ~= "all-linear" and any(m, targets) then
       found[#found + 1] = { name, m }
     end
   end
@@ -103,12 +131,12 @@ function(model, r, alpha, dropout, targets, to_save, bias, rslora, ranks, alphas
     if not is_there then check.fail("[lora.wrap] modules_to_save: the model has no module '%s'", wanted) end
   end
   for _, e in ipairs(found) do -- before anything is changed
-    if not (to_save and fits(e[1], to_save)) then checked("wrap", model, e[1], e[2]) end
+    if not (to_save and any(e[2], to_save)) then checked("wrap", model, e[1], e[2]) end
   end
   local n = 0
   for _, e in ipairs(found) do
     local name = e[1]
-    local saved = to_save and fits(name, to_save)
+    local saved = to_save and any(e[2], to_save)
     if not saved then
       put("wrap", model, name, e[2], { r = value(ranks, name, r), alpha = value(alphas, name, alpha), dropout = dropout,
         rslora = rslora })
@@ -145,7 +173,7 @@ M.merge = signature("lora.merge(Module model)", function(model)
   end
   for _, e in ipairs(wrapped("merge", model)) do
     local w = e[2].base_layer.weight
-    model:set_submodule(e[1], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
+    replace(model, e[2], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
   end
   model.lora = nil
   return model
@@ -153,15 +181,20 @@ end)
 
 --- Puts the plain layers back without what was learned. Returns the model.
 M.unload = signature("lora.unload(Module model)", function(model)
-  for _, e in ipairs(wrapped("unload", model)) do model:set_submodule(e[1], e[2].base_layer) end
+  for _, e in ipairs(wrapped("unload", model)) do replace(model, e[2], e[2].base_layer) end
   model.lora = nil
   return model
 end)
 
 -- Name in PEFT's files -> tensor of the model.
 local function tensors_of(where, model)
-  wrapped(where, model)
-  local out, o = {}, model.lora or {}
+  local out, o, other = {}, model.lora or {}, {} -- other: further names of a layer, which is saved once
+  local names = names_of(model)
+  for _, e in ipairs(wrapped(where, model)) do
+    for _, name in ipairs(names[e[2]]) do
+      if name ~= e[1] then other[name] = true end
+    end
+  end
   for name, t in model:state_dict():items() do
     local own = name:find "%.lora_[AB]%.weight$" or name:find "%.lora_embedding_[AB]$"
       or name:find "^lora_[AB]%.weight$" or name:find "^lora_embedding_[AB]$"
@@ -171,7 +204,8 @@ local function tensors_of(where, model)
       local at = ("." .. name):find("." .. t_name .. ".", 1, true)
       saved = saved or at ~= nil
     end
-    if own or saved or bias then out[PREFIX .. name] = t end
+    local layer = name:match "^(.*)%.lora_.*$" or name:match "^(.*)%.base_layer%."
+    if (own or saved or bias) and not other[layer or ""] then out[PREFIX .. name] = t end
   end
   return out
 end
@@ -269,7 +303,10 @@ M.load = signature("lora.load(Module model, path folder, *, bool trainable=false
   local path = folder .. "/adapter_model.safetensors"
   local tensors = moth.load(read(path) and path or folder .. "/adapter_model.bin")
   local modules = {}
-  for _, e in ipairs(listed(model)) do modules[e[1]] = e[2] end
+  local names, first = names_of(model), {}
+  for _, e in ipairs(listed(model)) do
+    for _, name in ipairs(names[e[2]]) do modules[name], first[name] = e[2], e[1] end
+  end
   local function plain(v) if v == json.null then return nil end return v end
   local o = { r = config.r, alpha = config.lora_alpha, dropout = config.lora_dropout or 0, bias = config.bias or "none",
     rslora = config.use_rslora == true, modules_to_save = plain(config.modules_to_save),
@@ -291,7 +328,13 @@ M.load = signature("lora.load(Module model, path folder, *, bool trainable=false
       if not own then
         lost[#lost + 1] = module
       else
-        renamed[PREFIX .. own .. "." .. rest] = t
+        own = first[own]
+        local key = PREFIX .. own .. "." .. rest
+        if renamed[key] and not moth.equal(renamed[key], t) then
+          check.fail("[lora.load] %s: '%s' and '%s' are one layer of the model, and the adapter has two for it", folder,
+            own, module)
+        end
+        renamed[key] = t
         if rest:find "_A" then targets[own] = t:size(1) end
       end
     else
