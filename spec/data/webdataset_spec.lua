@@ -109,7 +109,9 @@ describe("WebDataset #quick #M236", function()
     assert.error_matches(function() ds:to_tuple("wav"):iter()() end, "a.tar: sample x/1 has no wav")
     write(dir .. "/b.tar", member("1.png", "no image"), member("1.cls", "x"))
     assert.error_matches(function() data.WebDataset(dir .. "/b.tar"):decode():iter()() end, "b.tar: sample 1: ")
-    assert.error_matches(function() data.WebDataset(dir .. "/c.tar"):iter()() end, "cannot open .*c.tar")
+    assert.error_matches(function() data.WebDataset(dir .. "/c.tar"):iter()() end,
+      "cannot open .*c.tar: No such file or directory")
+    assert.error_matches(function() data.WebDataset(dir):iter()() end, "cannot open .*: Is a directory")
   end)
 
   it("every sample comes once, for any number of workers and ranks", function()

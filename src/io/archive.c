@@ -1,6 +1,7 @@
 #include "io/archive.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ enum { BLOCK = 1 << 16 };
 static const size_t MAX_MEMBER = (size_t)1 << 31;
 
 static union {
-  void *symbols[13];
+  void *symbols[14];
   struct {
     void *(*new)(void);
     int (*free)(void *);
@@ -29,6 +30,7 @@ static union {
     int64_t (*size)(void *);
     unsigned (*type)(void *);
     int (*open_stream)(void *, void *, void *, long (*)(void *, void *, const void **), void *);
+    int (*code)(void *);
   } f;
 } lib;
 static bool found;
@@ -46,9 +48,10 @@ static void open_library(void) {
                                       "archive_entry_pathname",
                                       "archive_entry_size",
                                       "archive_entry_filetype",
-                                      "archive_read_open"};
+                                      "archive_read_open",
+                                      "archive_errno"};
   void *library = dlopen("libarchive.so.13", RTLD_NOW | RTLD_LOCAL);
-  for (int i = 0; i < 13 && library; i++) {
+  for (int i = 0; i < 14 && library; i++) {
     lib.symbols[i] = dlsym(library, names[i]);
     if (!lib.symbols[i])
       library = NULL;
@@ -79,6 +82,10 @@ static MothStatus fail(MothArchive *a, const char *what) {
   if (s)
     return s;
   const char *why = lib.f.error(a->handle);
+  int code = lib.f.code(a->handle);
+  char text[128];
+  if (code > 0 && code != EILSEQ && code != EINVAL) /* which libarchive has for damaged files */
+    why = strerror_r(code, text, sizeof text);
   return moth_fail(MOTH_ERR_VALUE, "archive: %s %s: %s", what, a->name, why ? why : "damaged");
 }
 
