@@ -31,11 +31,14 @@ describe("moth serve #M428 #noasan", function()
       limits = { queue = 8, body = 10 }, hosts = { "h", "i" }, insecure_open = true,
       llm = { quantize = "Q8_0", max_tokens = 512, lookup = 8, draft = "small" } }, o)
     assert.same({ check = true }, mode)
+    assert.same({ models = { llama = "dir/llama//", ["q-1.5"] = "/x/q-1.5.gguf", net = "net.mth2", m = "m.lua" } },
+      (command.parse { "dir/llama//", "/x/q-1.5.gguf", "net.mth2", "m=m.lua" }))
     for pattern, words in pairs { ["expected a model"] = {},
       ["there is no option --prot; did you mean '--port'?"] = { "--prot", "1" },
       ["--port needs a value"] = { "a=b", "--port" },
       ["--port: expected an integer from 0 to 65535, got 'x'"] = { "a=b", "--port", "x" },
-      ["expected NAME=FILE or a file"] = { "model.mth2" },
+      ["..: this is no name for a model; give one: NAME=.."] = { ".." },
+      ["a b.gguf: this is no name for a model"] = { "a b.gguf" },
       ["the model a is given twice: b and c"] = { "a=b", "a=c" }, ["a=: expected NAME=FILE"] = { "a=" } } do
       local ok, why = pcall(command.parse, words)
       assert.is_false(ok)

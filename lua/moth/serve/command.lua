@@ -6,10 +6,11 @@ local M = {}
 
 --- The options, as moth.cli reads them.
 M.options = {
-  "Models behind HTTP.\nNAME=FILE is a model of moth.export.save, or a language model: a folder or a .gguf file. A \z
-    file CONFIG.lua returns the options of moth.serve.",
+  "Models behind HTTP.\nNAME=FILE is a model of moth.export.save, or a language model: a folder or a .gguf file; \z
+    without NAME= it has the folder's name, or the file's without its ending. A file CONFIG.lua returns the options \z
+    of moth.serve.",
   name = "moth serve", sparse = true, see = "docs/serve.md",
-  { "[NAME=FILE|CONFIG.lua...]", type = "path", key = "words" },
+  { "[NAME=FILE|FILE|CONFIG.lua...]", type = "path", key = "words" },
   { "--host ADDRESS", "others than the default need --token-file or --insecure-open", default = "127.0.0.1" },
   { "--port N", "0: one that is free", default = 8000, min = 0, max = 65535 },
   { "--device NAME", "of all models: cpu, cuda" },
@@ -74,6 +75,16 @@ local function fill(o, from)
   end
 end
 
+-- The name of a model that the line gives none: its folder's, or its file's without the ending.
+local function name_of(path)
+  local name = path:gsub("/+$", ""):match "([^/]*)$"
+  name = name:gsub("%.gguf$", ""):gsub("%.mth2?$", "")
+  if not name:find "^[%w_-][%w_.-]*$" then
+    fail("%s: this is no name for a model; give one: NAME=%s, or a file CONFIG.lua", path, path)
+  end
+  return name
+end
+
 --- The options of a list of words; and { check, print-nginx }.
 function M.parse(words) return M.read(cli.parse(M.options, words)) end
 
@@ -83,15 +94,14 @@ function M.read(o)
   if o.help then return o, { help = true } end
   o.mode, o.words, o.models = nil, nil, {}
   for _, word in ipairs(words) do
-    if word:find "^[%w_.-]+=" then
-      local model, path = word:match "^(.-)=(.+)$"
-      if not path then fail("%s: expected NAME=FILE", word) end
-      if given[model] then fail("the model %s is given twice: %s and %s", model, given[model], path) end
-      o.models[model], given[model] = path, path
-    elseif word:find "%.lua$" then
+    if word:find "%.lua$" and not word:find "^[%w_.-]+=" then
       fill(o, config_of(word))
     else
-      fail("%s: expected NAME=FILE or a file CONFIG.lua", word)
+      local model, path = word:match "^([%w_.-]+)=(.*)$"
+      if not model then model, path = name_of(word), word end
+      if path == "" then fail("%s: expected NAME=FILE", word) end
+      if given[model] then fail("the model %s is given twice: %s and %s", model, given[model], path) end
+      o.models[model], given[model] = path, path
     end
   end
   if type(o.models) == "table" and next(o.models) == nil then fail("expected a model: NAME=FILE") end
