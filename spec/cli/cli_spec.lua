@@ -169,6 +169,11 @@ Output:
         :format(name, name), 2 } } do
       assert.same(want, { output(("%s %s %s"):format(program, path, words)) })
     end
+    -- At the prompt the session goes on.
+    local said = output(("printf '%%%%run %s --too 5\\n%%%%run %s --help\\n%%%%run %s --to 5\\n' | MOTH_HISTORY= %s -i")
+      :format(path, path, path, program))
+    assert.matches("there is no option --too; did you mean '--to'?", said, 1, true)
+    assert.matches("usage: .*\nthe script has ended\n5\n$", said:gsub("the script has ended\n", "", 1))
     local text, status = output(("%s %s --help"):format(program, path))
     assert.equal(0, status)
     assert.matches("^usage: " .. name:gsub("%p", "%%%0") .. " %[options%]\nCounts.\n  %-%-to N ", text)
@@ -220,8 +225,8 @@ describe("the commands of moth", function()
         table.sort(list)
         return "\n" .. table.concat(list, "\n") .. "\n"
       end)))
-    assert.equal("\nbfloat16\n", complete("moth", "chat", "--cache-type", "b"))
-    assert.equal("\nbfloat16\n", complete("moth", "chat", "--cache-type", "=", "b"))
+    assert.equal("\nstatic\n", complete("moth", "run", "--rdzv-backend", "s"))
+    assert.equal("\nstatic\n", complete("moth", "run", "--rdzv-backend", "=", "s"))
     assert.equal("\nuninstall\n", complete("moth", "kernel", "u"))
     assert.equal("\n--sys-prefix\n", complete("moth", "kernel", "install", "--s"))
     assert.matches("\nREADME.md\n", complete("moth", "REA"))
@@ -237,8 +242,7 @@ describe("the commands of moth", function()
     f:close()
     assert.matches("^#compdef moth\n", text)
     for _, word in ipairs(words) do assert.matches("\n_moth_" .. word .. "%(%) {\n", text) end
-    assert.matches("'--cache-type=[what keys and values are held as]:float32 float16 bfloat16 q8_0:"
-      .. "(float32 float16 bfloat16 q8_0)'", text, 1, true)
+    assert.matches("'--rdzv-backend=[both are the store of machine 0]:static c10d:(static c10d)'", text, 1, true)
     if os.execute "command -v zsh >/dev/null" == 0 then assert.equal("", (output("zsh -n " .. path))) end
   end)
 end)

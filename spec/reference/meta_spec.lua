@@ -83,6 +83,31 @@ describe("definition files", function()
     assert.same({}, wrong)
   end)
 
+  it("know what methods of tensors return", function()
+    local x = moth.ones(2, 2)
+    local methods, n = require("moth.tensor").methods, 0
+    local calls = { {}, { x }, { 1 }, { 2, 1 }, { { 2 }, 1 }, { x:long() } }
+    for kind, list in pairs(require("moth.reference.meta").returns) do
+      for name in list:gmatch "%S+" do
+        assert.is_function(methods[name], name)
+        for _, call in ipairs(name == "cuda" and {} or calls) do
+          local r = { pcall(methods[name], name == "item" and moth.ones(1) or x:clone(), unpack(call)) }
+          if r[1] and r[2] ~= nil then
+            local v = r[2]
+            local is = moth.is_tensor(v) and "moth.Tensor" or moth.is_dtype(v) and "moth.dtype" or type(v)
+            if is == "userdata" then is = "moth.device" end
+            if is == "number" and kind == "integer" and v % 1 == 0 then is = "integer" end
+            if kind == "moth.Tensor[]" and is == "table" and moth.is_tensor(v[1]) then is = kind end
+            assert.equal(kind, is, name)
+            n = n + 1
+            break
+          end
+        end
+      end
+    end
+    assert.is_true(n > 85, n .. " were called")
+  end)
+
   it("say types, options, defaults' absence and docs", function()
     local nn = files["moth/nn.lua"]
     for _, line in ipairs { "---@class moth.nn.Linear: moth.nn.Module", "---@class (exact) moth.nn.Linear.options",
@@ -95,6 +120,9 @@ describe("definition files", function()
     assert.matches("---@return moth.Tensor\n---@return moth.Tensor\nfunction T:topk(k, dim, largest, sorted, options) "
       .. "end", tensor, 1, true)
     assert.matches("---@field float32 moth.dtype\n", files["moth.lua"], 1, true)
+    assert.matches("---@return moth.Tensor\nfunction T:absolute() end", tensor, 1, true)
+    assert.matches("---@overload fun(...: integer): moth.Tensor\n"
+      .. "---@overload fun(options: moth.zeros.options): moth.Tensor\n", files["moth.lua"], 1, true)
     assert.matches("---@type moth\nmoth = {}", files["moth/globals.lua"], 1, true)
   end)
 end)

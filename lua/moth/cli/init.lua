@@ -482,6 +482,13 @@ local function comment_of_script()
   return table.concat(lines, " ")
 end
 
+-- Ends the script. At the prompt, where %run runs it, by an error: the session goes on.
+local function leave(status)
+  local session = package.loaded["moth.repl"]
+  if session and session.is_running then error("the script has ended", 0) end
+  os.exit(status, true)
+end
+
 -- How a script is called, for its messages.
 local function called() return arg and arg[0] and tostring(arg[0]):match "[^/]*$" or "script" end
 
@@ -529,11 +536,11 @@ local call = signature("cli(table spec, string[] words?)", function(spec, words)
       o._text = require "moth.cli.help".text(p, name)
     end
     io.stdout:write(o._text)
-    os.exit(0, true)
+    leave(0)
   end
   if getmetatable(o) ~= Wrong then error(o, 0) end
   io.stderr:write(name, ": ", o.usage, "\n", name, " --help lists the options\n")
-  os.exit(2, true)
+  leave(2)
 end)
 
 require "moth.lang.lazy"(M, "moth.cli.", {}, "moth.cli")

@@ -301,7 +301,7 @@ function M.run(path, host)
     publish(kernel, "stream", { name = name, text = wire.valid(text) })
   end)
   ask_front_end(kernel)
-  kernel.session = new_session(kernel, host)
+  kernel.session, repl.is_running = new_session(kernel, host), true
   require("moth.utils.progress").notebook = true
   publish(kernel, "status", { execution_state = "starting" })
   while not kernel.over do

@@ -31,6 +31,26 @@ local function sorted(t)
   return list
 end
 
+--- What methods of tensors return that are written in Lua: type -> names. Those of ops are in their records.
+M.returns = {
+  ["moth.Tensor"] = [[argwhere bfloat16 bincount bool byte cdist cdouble cfloat char clamp_max clamp_min clip cpu cross
+    cuda data_unchecked deg2rad diff divide double fill fliplr flipud float float_power half index_put index_put_ int
+    isin isneginf isposinf kron ldexp long matrix_exp matrix_power moveaxis nan_to_num new_empty new_full new_ones
+    new_tensor new_zeros nextafter pin_memory pinverse positive rad2deg ravel repeat repeat_ resolve_conj resolve_neg
+    rsub share_memory_ short sum_to_size take_along_dim tile to_dense true_divide]],
+  boolean = [[allclose equal is_complex is_conj is_contiguous is_cuda is_fake is_floating_point is_leaf is_meta is_neg
+    is_pinned is_sparse is_sparse_csr requires_grad shares_storage]],
+  integer = "dim element_size get_device itemsize ndim nelement numel storage_offset",
+  string = "layout type",
+  ["moth.Tensor[]"] = "chunk dsplit hsplit split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split vsplit",
+  ["moth.dtype"] = "dtype",
+  ["moth.device"] = "device",
+  number = "item",
+  table = "tolist totable",
+}
+local returned_by = {}
+for kind, names in each(M.returns) do for name in names:gmatch "%S+" do returned_by[name] = kind end end
+
 -- ---- what there is ------------------------------------------------------------------------------------
 
 -- Names that may be written behind a dot.
@@ -207,17 +227,23 @@ end
 -- A function or method as `where`.name or `where`:name.
 local function add_function(out, where, name, path, value, is_method)
   local params, rest, returned
-  local op = not signature.of(value) and entry.op(path:match "[%w_]+$")
-  if op and (is_method or path:find "^moth%.[%w_]+$" or path:find "^moth%.nn%.functional%.") then
+  local op
+  if not signature.of(value) then -- an op, or another name of one
+    local ok, found = pcall(entry.of, path, value)
+    op = entry.op(path:match "[%w_]+$") or ok and found and found.op
+  end
+  if op and op.args and (is_method or path:find "^moth%.[%w_]+$" or path:find "^moth%.nn%.functional%.") then
     params, returned = parameters_of_op(op)
   else
     params, rest = parameters_of(value)
   end
+  returned = returned or is_method and returned_by[name] or nil
   local takes = {}
   for i, p in ipairs(params or {}) do
     if not (is_method and i == 1 and (op or p.name == "self" or p.name == "input")) then takes[#takes + 1] = p end
   end
   local options = params and add_options(out, path, takes)
+  local function with_self(p) return is_method and { { name = "self", type = "moth.Tensor" }, p } or { p } end
   add_doc(out, doc_of(path, value))
   local names
   if params then
@@ -227,12 +253,11 @@ local function add_function(out, where, name, path, value, is_method)
       out[#out + 1] = "---@param ... any"
     end
     if op and takes[1] and takes[1].several then -- x:view(2, 3)
-      out[#out + 1] = "---@overload " .. fun({ is_method and { name = "self", type = "moth.Tensor" } or nil,
-        { name = "...", type = "integer", variadic = true } }, nil, returned)
+      local sizes = { name = "...", type = "integer", variadic = true }
+      out[#out + 1] = "---@overload " .. fun(with_self(sizes), nil, returned)
     end
     if options then -- all by name in one table
-      out[#out + 1] = "---@overload " .. fun({ is_method and { name = "self", type = "moth.Tensor" } or nil,
-        { name = "options", type = options } }, nil, returned or "any")
+      out[#out + 1] = "---@overload " .. fun(with_self { name = "options", type = options }, nil, returned or "any")
     end
   else
     names = { "..." }

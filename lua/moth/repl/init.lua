@@ -159,7 +159,7 @@ end
 --- Reads and evaluates until the input ends.
 function M.run(host)
   local session = M.session(host)
-  host = session.host
+  host, M.is_running = session.host, true
   if host.start then
     local function complete(...) return require("moth.repl.complete").candidates(session, ...) end
     host.start(complete, require("moth.repl.history").path())
