@@ -86,6 +86,8 @@ describe("json.encode #quick", function()
     assert.same({ "null", "{}", "[]", '"x"', "-0.0" },
       { json.encode(), json.encode {}, json.encode(json.array {}), json.encode "x", json.encode(-0.0) })
     assert.equal("[2,3]", json.encode(moth.ones(2, 3):size()))
+    local own = {}
+    assert.equal("[]{}", json.encode(json.array(own)) .. json.encode(own)) -- it is a copy
     assert.equal("[[1,2],[3,4]]", json.encode(moth.tensor { { 1, 2 }, { 3, 4 } }:tolist()))
   end)
 

@@ -112,7 +112,7 @@ JSONL.__init = signature.init("data.JSONL(path path, *, callable transform?)", f
   self.transform = o.transform
 end)
 function JSONL:get(i)
-  local value, why, _, column = json.read(self:line(i), nil, nil, "either")
+  local value, why, _, column = json._read(self:line(i), nil, nil, "either")
   if why then check.fail("[data.JSONL] %s: line %d, column %d: %s", self.path, i, column, why) end
   if self.transform then return self.transform(value) end
   return value

@@ -27,11 +27,11 @@ local Array = { __list = true }
 --- What stands for null: the same as cjson.null.
 M.null = B.json_null
 
---- The list `t`, which is an array even if it is empty: json.array {} is [], {} is an object.
-M.array = signature("json.array(table t)", function(t)
-  if getmetatable(t) == nil then return setmetatable(t, Array) end
-  if not check.is_plain(t) then check.fail("[json.array] expected a plain list, got an object of a class") end
-  return t
+--- A list of the elements of `t` that is an array even if it is empty: json.array {} is [], {} is an object.
+M.array = signature("json.array(list t)", function(t)
+  local out = {}
+  for k = 1, #t do out[k] = t[k] end
+  return setmetatable(out, Array)
 end)
 
 --- Whether a table is an array of json.array, or an empty one that was read.
@@ -84,7 +84,7 @@ end
 --- The value of a text, or nil, why, line, column. null: what stands for null; nil: such members are left out.
 -- integers: "exact", "number": those beyond 2^53 are rounded, or "either": those beyond 64 bits are. For moth's own
 -- readers.
-function M.read(text, null, max_depth, integers)
+function M._read(text, null, max_depth, integers)
   local of_long = integers == "number" and nearest or integers == "either" and either or long
   local ok, value, why = B.json_decode(text, max_depth or DEEPEST, null, Array, of_long)
   if ok then return value end
@@ -99,7 +99,7 @@ M.decode = signature("json.decode(string text, *, any null?, 'exact'|'number' in
   count max_depth=1000)", function(text, null, integers, max_depth)
   if null == nil then null = M.null end
   if max_depth > DEEPEST then check.fail("[json.decode] max_depth is at most %d, got %d", DEEPEST, max_depth) end
-  local value, why, line, column = M.read(text, null, max_depth, integers)
+  local value, why, line, column = M._read(text, null, max_depth, integers)
   if why then
     if why:find "64%-bit integers" and integers == "exact" then
       why = why .. "\nHINT: integers = 'number' rounds long integers to doubles"

@@ -14,7 +14,7 @@ function M.json(path, where)
   if not f then check.fail("[%s] cannot open %s", where, why) end
   local text = f:read("*a") or "" -- nothing: a folder
   f:close()
-  local value, err, line, column = require("moth.io.json").read(text, nil, nil, "number")
+  local value, err, line, column = require("moth.io.json")._read(text, nil, nil, "number")
   if err then check.fail("[%s] %s: no JSON: line %d, column %d: %s", where, path, line, column, err) end
   if type(value) ~= "table" then check.fail("[%s] %s: no JSON object", where, path) end
   return value
