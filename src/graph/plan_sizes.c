@@ -19,24 +19,16 @@ bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothVa
   return true;
 }
 
-static void mix(uint64_t *h, uint64_t x) {
-  *h = (*h ^ x) * 0x9e3779b97f4a7c15ull;
-  *h ^= *h >> 29;
-}
-
 static uint64_t hash(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
   uint64_t h = 1;
-  for (uint32_t i = 0; i < p->ninputs; i++)
-    for (int k = 0; k < inputs[i]->ndim; k++) {
-      mix(&h, (uint64_t)inputs[i]->shape[k]);
-      mix(&h, (uint64_t)inputs[i]->stride[k]);
-    }
+  for (uint32_t i = 0; i < p->ninputs; i++) {
+    moth_mix(&h, inputs[i]->shape, inputs[i]->ndim);
+    moth_mix(&h, inputs[i]->stride, inputs[i]->ndim);
+  }
   for (uint32_t i = 0; i < p->nbound && numbers; i++) {
     const MothValue *v = &numbers[p->bound[i].number];
-    for (uint32_t k = 0; v->tag == MOTH_V_INTS && k < v->n; k++)
-      mix(&h, (uint64_t)v->u.ints[k]);
-    if (v->tag != MOTH_V_INTS)
-      mix(&h, (uint64_t)v->u.i);
+    bool list = v->tag == MOTH_V_INTS;
+    moth_mix(&h, list ? v->u.ints : &v->u.i, list ? v->n : 1);
   }
   return h;
 }

@@ -42,7 +42,7 @@ static void put_ref(Text *t, const MothGraphRef *r) {
     moth_text_put(t, "%s", r->node->name);
 }
 
-static void put_value(Text *t, const MothArg *a, const MothValue *v, const MothGraphRef **ref) {
+void moth_text_value(MothGrownText *t, const MothArg *a, const MothValue *v) {
   switch ((MothTag)v->tag) {
   case MOTH_V_NONE:
     moth_text_put(t, "nil");
@@ -59,19 +59,10 @@ static void put_value(Text *t, const MothArg *a, const MothValue *v, const MothG
   case MOTH_V_FLOAT:
     moth_text_put(t, "%.14g", v->u.d);
     break;
-  case MOTH_V_TENSOR:
-    put_ref(t, (*ref)++);
-    break;
   case MOTH_V_INTS:
-  case MOTH_V_TENSORS:
     moth_text_put(t, "{");
-    for (uint32_t i = 0; i < v->n; i++) {
-      moth_text_put(t, i ? ", " : "");
-      if (v->tag == MOTH_V_TENSORS)
-        put_ref(t, (*ref)++);
-      else
-        moth_text_put(t, "%lld", (long long)moth_as_lua_counts(a, v->u.ints[i]));
-    }
+    for (uint32_t i = 0; i < v->n; i++)
+      moth_text_put(t, i ? ", %lld" : "%lld", (long long)moth_as_lua_counts(a, v->u.ints[i]));
     moth_text_put(t, "}");
     break;
   case MOTH_V_STRING:
@@ -90,6 +81,10 @@ static void put_value(Text *t, const MothArg *a, const MothValue *v, const MothG
   case MOTH_V_GENERATOR:
     moth_text_put(t, "a generator");
     break;
+  case MOTH_V_TENSOR:
+  case MOTH_V_TENSORS:
+    moth_text_put(t, "a tensor");
+    break;
   }
 }
 
@@ -99,7 +94,7 @@ static void put_numbers(Text *t, const MothGraph *g, uint32_t inputs) {
     for (int i = 0; n->args && i < n->op->nargs; i++)
       if (n->args[i].number) {
         moth_text_put(t, inputs++ ? ", k%u = " : "k%u = ", n->args[i].number);
-        put_value(t, &n->op->args[i], &n->args[i].value, NULL);
+        moth_text_value(t, &n->op->args[i], &n->args[i].value);
       }
 }
 
@@ -119,11 +114,20 @@ static void put_args(Text *t, const MothGraphNode *n) {
     count--;
   }
   for (int i = 0; i < count; i++) {
+    MothValue v = n->args[i].value;
     moth_text_put(t, i ? ", " : "");
     if (n->args[i].number)
       moth_text_put(t, "k%u", n->args[i].number);
-    else
-      put_value(t, &n->op->args[i], &n->args[i].value, &ref);
+    else if (v.tag == MOTH_V_TENSOR)
+      put_ref(t, ref++);
+    else if (v.tag != MOTH_V_TENSORS)
+      moth_text_value(t, &n->op->args[i], &v);
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++) {
+      moth_text_put(t, k ? ", " : "{");
+      put_ref(t, ref++);
+    }
+    if (v.tag == MOTH_V_TENSORS)
+      moth_text_put(t, v.n ? "}" : "{}");
   }
   if (n->variant == MOTH_OUT) {
     moth_text_put(t, ", out = ");

@@ -449,27 +449,10 @@ static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
 
 /* --- differences, for people --------------------------------------------------------------------------------- */
 
-static void format_value(char *text, size_t n, const MothArg *a, const MothValue *v) {
-  if (v->tag == MOTH_V_INT)
-    snprintf(text, n, "%lld", (long long)moth_as_lua_counts(a, v->u.i));
-  else if (v->tag == MOTH_V_FLOAT)
-    snprintf(text, n, "%.14g", v->u.d);
-  else if (v->tag == MOTH_V_BOOL)
-    snprintf(text, n, "%s", v->u.b ? "true" : "false");
-  else if (v->tag == MOTH_V_STRING)
-    snprintf(text, n, "'%.40s'", v->u.s);
-  else if (v->tag == MOTH_V_INTS)
-    moth_shape_format((int)(v->n < MOTH_MAX_DIMS ? v->n : MOTH_MAX_DIMS), v->u.ints, text, n);
-  else if (v->tag == MOTH_V_DTYPE)
-    snprintf(text, n, "%s", moth_dtype_name((MothDType)v->u.i));
-  else
-    snprintf(text, n, "%s", v->tag == MOTH_V_NONE ? "nothing" : "a value");
-}
-
 /* How the call differs from r, in words. */
 static void describe_difference(const MothSegment *s, const MothRecord *r, const MothCall *c,
-                                uint32_t nnumbers, uint32_t nnew, char *text, size_t n) {
-  char a[256], b[256];
+                                uint32_t nnew, char *text, size_t n) {
+  char a[256];
   MothTraceModes modes;
   moth_trace_modes(&modes);
   if (r->op != c->op || r->variant != c->variant) {
@@ -482,9 +465,14 @@ static void describe_difference(const MothSegment *s, const MothRecord *r, const
   }
   for (int i = 0; i < c->op->nargs; i++)
     if (match_value(r, i, &c->args[i]) != SAME) {
-      format_value(a, sizeof a, &c->op->args[i], &c->args[i]);
-      format_value(b, sizeof b, &c->op->args[i], &r->args[i].value);
-      snprintf(text, n, "%s: %s is %s, was %s", c->op->name, c->op->args[i].name, a, b);
+      MothGrownText t = {0};
+      moth_text_put(&t, "%s: %s is ", c->op->name, c->op->args[i].name);
+      moth_text_value(&t, &c->op->args[i], &c->args[i]);
+      moth_text_put(&t, ", was ");
+      moth_text_value(&t, &c->op->args[i], &r->args[i].value);
+      char *said = moth_text_end(&t);
+      snprintf(text, n, "%s", said ? said : c->op->name);
+      free(said);
       return;
     }
   for (uint32_t i = 0; i < nnew && i < r->nnew; i++) {
@@ -502,16 +490,14 @@ static void describe_difference(const MothSegment *s, const MothRecord *r, const
              match_input(m, t) == SIZES || grad ? "" : " or had another history or place");
     return;
   }
-  (void)nnumbers;
   snprintf(text, n, "%s was called with other tensors, or tensors that are the same one now",
            c->op->name);
 }
 
-static void note_difference(MothSegment *s, const MothRecord *r, const MothCall *c,
-                            uint32_t nnumbers, uint32_t nnew) {
+static void note_difference(MothSegment *s, const MothRecord *r, const MothCall *c, uint32_t nnew) {
   MothTrace *t = s->recorder->trace;
   char text[1024], where[160] = "";
-  describe_difference(s, r, c, nnumbers, nnew, text, sizeof text);
+  describe_difference(s, r, c, nnew, text, sizeof text);
   if (moth_trace_host.place)
     moth_trace_host.place(where, sizeof where);
   size_t n = strlen(text);
@@ -541,27 +527,20 @@ static uint64_t new_stamp(void) {
   return atomic_fetch_add_explicit(&stamps, 1, memory_order_relaxed) + 1;
 }
 
-static void mix(uint64_t *h, const int64_t *list, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) {
-    *h = (*h ^ (uint64_t)list[i]) * 0x9e3779b97f4a7c15ull;
-    *h ^= *h >> 29;
-  }
-}
-
 /* Of the sizes that belong to the call, and those before it. */
 static uint64_t key_of(const MothSegment *s, const MothRecord *r, const MothCall *c) {
   uint64_t h = s->last ? s->last->sizes : 0;
   for (uint32_t i = 0; i < r->nnew; i++) {
     const MothTensor *t = s->values[s->nvalues + i];
-    mix(&h, t->shape, t->ndim);
-    mix(&h, t->stride, t->ndim);
+    moth_mix(&h, t->shape, t->ndim);
+    moth_mix(&h, t->stride, t->ndim);
   }
   for (int i = 0; i < c->op->nargs; i++) {
     const MothValue *v = &c->args[i];
     if (v->tag == MOTH_V_INTS)
-      mix(&h, v->u.ints, v->n);
+      moth_mix(&h, v->u.ints, v->n);
     else if (!r->args[i].free && (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT))
-      mix(&h, &v->u.i, 1);
+      moth_mix(&h, &v->u.i, 1);
   }
   return h;
 }
@@ -625,7 +604,7 @@ static MothStatus add_record(MothSegment *s, MothRecord **list, const MothCall *
   r->sizes = new_stamp();
   r->parent_sizes = s->last ? s->last->sizes : 0;
   if (*list)
-    note_difference(s, *list, c, nnumbers, nnew);
+    note_difference(s, *list, c, nnew);
   if (*list || (s->last && s->last->end))
     moth_trace_new_way(s->recorder->trace);
   while (*list)

@@ -291,11 +291,20 @@ typedef struct MothGrownText {
   bool failed;
 } MothGrownText;
 __attribute__((format(printf, 2, 3))) void moth_text_put(MothGrownText *t, const char *fmt, ...);
+/* An argument that is no tensor, as Lua writes it. */
+void moth_text_value(MothGrownText *t, const MothArg *a, const MothValue *v);
 /* The text, for free(); NULL: no memory. */
 char *moth_text_end(MothGrownText *t);
 /* Whether two geometries show the same: the stride of a dimension of one element, or of no elements, tells nothing. */
 bool moth_same_strides(int ndim, int64_t numel, const int64_t *shape, const int64_t *a,
                        const int64_t *b);
+/* What is in a list of integers becomes a part of a hash. */
+static inline void moth_mix(uint64_t *h, const int64_t *list, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    *h = (*h ^ (uint64_t)list[i]) * 0x9e3779b97f4a7c15ull;
+    *h ^= *h >> 29;
+  }
+}
 /* Frees a list or string, or releases a generator. */
 void moth_trace_value_free(MothValue v);
 /* A copy that owns its list or string, or retains its generator; tensors are left out. */
