@@ -14,6 +14,7 @@ local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local sizes = require "moth.compile.sizes"
 local methods = require("moth.tensor").methods
+local within = require "moth.dispatch.within"
 
 local type, tonumber = type, tonumber -- those of the globals know symbols, for a while
 
@@ -273,15 +274,13 @@ end }
 
 -- fn(…), the functions of the standard library knowing symbols meanwhile.
 local function with_library(fn)
-  local saved = {}
-  for _, entry in ipairs(lists) do
-    saved[entry] = entry[1][entry[2]]
-    entry[1][entry[2]] = entry[3]
-  end
-  local results = { pcall(fn) }
-  for _, entry in ipairs(lists) do entry[1][entry[2]] = saved[entry] end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return within(function()
+    local saved = {}
+    for _, entry in ipairs(lists) do saved[entry], entry[1][entry[2]] = entry[1][entry[2]], entry[3] end
+    return saved
+  end, function(saved)
+    for _, entry in ipairs(lists) do entry[1][entry[2]] = saved[entry] end
+  end, nil, fn)
 end
 
 -- Calls fn with the questions answered by `active`.
@@ -306,39 +305,35 @@ local function installed(fn)
     signature.lower = lower
     B.lower_sizes(lower)
   end
-  local results = { pcall(symbols and with_library or fn, symbols and fn or nil) }
-  for _, name in ipairs(questions) do methods[name] = saved[name] end
-  mt.__index, mt.__newindex, mt.__len = index, newindex, length
-  if symbols then
-    signature.lower = nil
-    B.lower_sizes(nil)
-  end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return within(function() end, function()
+    for _, name in ipairs(questions) do methods[name] = saved[name] end
+    mt.__index, mt.__newindex, mt.__len = index, newindex, length
+    if symbols then
+      signature.lower = nil
+      B.lower_sizes(nil)
+    end
+  end, nil, symbols and with_library or fn, fn)
+end
+
+local function activate(as)
+  local outer = active
+  active = as
+  return outer
 end
 
 --- Calls fn, and notes the numbers that it asks of sizes in `log`, a list; where `formulas` are the formulas of such
 -- numbers, it gets symbols, and out = { expressions, guards, used } what they were used for.
 function M.watch(fn, log, formulas, out)
-  local outer = active
-  active = { log = log, at = 0, formulas = formulas, expressions = out and out.expressions, guards = out and out.guards,
-    used = out and out.used }
-  local results = { pcall(installed, fn) }
-  active = outer
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return within(activate, activate, { log = log, at = 0, formulas = formulas, expressions = out and out.expressions,
+    guards = out and out.guards, used = out and out.used }, installed, fn)
 end
 
 --- fn() in code that computes with symbols of M.leaf. out.guards, a list, gets one { op, a, b, holds } for each
 -- comparison of them; out.expressions[symbol.id] is a symbol's formula.
 function M.compute(out, fn)
-  local outer = active
   out.guards, out.expressions = {}, {}
-  active = { expressions = out.expressions, guards = out.guards, used = {}, memo = {} }
-  local results = { pcall(with_library, fn) }
-  active = outer
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return within(activate, activate, { expressions = out.expressions, guards = out.guards, used = {}, memo = {} },
+    with_library, fn)
 end
 
 --- A symbol whose value is v, that formulas call `name`.

@@ -141,29 +141,15 @@ local function pack_constant(v)
   return pack(v)
 end
 
--- Whether format 2 has no name for something in lists of inputs, calls and results.
-local function has_calls(packed)
-  if type(packed) ~= "table" then return false end
-  if packed.a ~= nil and packed.op then return true end
-  for _, part in each(packed) do
-    if has_calls(part) then return true end
-  end
-  return false
-end
-
--- Whether format 1 has no name for something in lists of inputs and calls.
-local function is_new(packed)
-  if type(packed) ~= "table" then return false end
-  if packed.default_dtype then return true end
+-- The lowest format that has a name for all in lists of inputs, calls and results.
+local function format_of(packed)
+  if type(packed) ~= "table" then return 1 end
+  local format = packed.a ~= nil and packed.op and 3 or packed.default_dtype and 2 or 1
   for _, term in ipairs(packed.terms or {}) do
-    for i = 2, term.__list do
-      if type(term[i]) == "table" then return true end
-    end
+    for i = 2, term.__list do format = math.max(format, type(term[i]) == "table" and 2 or 1) end
   end
-  for _, part in each(packed) do
-    if is_new(part) then return true end
-  end
-  return false
+  for _, part in each(packed) do format = math.max(format, format_of(part)) end
+  return format
 end
 
 local function schema_of(op) return (B.op_facts((op:gsub("_$", ""))) or B.op_facts(op) or {}).schema end
@@ -204,13 +190,13 @@ function M.save(ep, path)
     return { op = g.op, a = pack_formula(g.a), b = pack_formula(g.b), holds = g.holds,
       at = B.is_text(g.at) and g.at or "" }
   end)
-  local newer = is_new(packed.nodes) or is_new(packed.inputs)
-  for _, leaf in ipairs(packed.results.leaves) do newer = newer or type(leaf.constant) == "table" end
-  for _, leaf in ipairs(packed.leaves) do newer = newer or leaf and type(leaf.value) == "table" end
-  local newest = p.guards or has_calls(packed.nodes) or has_calls(packed.inputs) or has_calls(packed.results)
-  local format = FORMATS[newest and 3 or newer and 2 or 1]
+  local format = math.max(p.guards and 3 or 1, format_of(packed.nodes), format_of(packed.inputs),
+    format_of(packed.results))
+  local function leaf(v) format = math.max(format, type(v) == "table" and 2 or 1) end
+  for _, result in ipairs(packed.results.leaves) do leaf(result.constant) end
+  for _, argument in ipairs(packed.leaves) do leaf(argument and argument.value) end
   local text = encode(packed, json().encode)
-  B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", format },
+  B.save_safetensors(path, names, tensors, { { "moth.sha256", ("0"):rep(64) }, { "format", FORMATS[format] },
     { "moth", B.version_string }, { "graph", text } }, true)
 end
 

@@ -16,6 +16,7 @@ local check = require "moth.utils.check"
 local is_recorded = require "moth.export.active"
 local sizes = require "moth.compile.sizes"
 local each = require "moth.each"
+local within = require "moth.dispatch.within"
 
 local M = {}
 
@@ -202,21 +203,15 @@ local function call(node, args, env)
   return fn(unpack(args, 1, args.n))
 end
 
--- A call as one of its record's default dtype, which is not that of the caller: ones({ 2 }) is of it.
-local function default_call(fn, was, node, args, env)
-  B.default_dtype(node.default_dtype or "float32")
-  local results = { pcall(fn, node, args, env) }
-  B.default_dtype(was)
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+-- The dtypes of factories, ones({ 2}), and of autocast are those of the call's record, not of the caller.
+local function set_default(dtype)
+  local was = B.default_dtype()
+  B.default_dtype(dtype)
+  return was
 end
 
 local function autocast_call(node, args, env)
-  local was = B.set_autocast(node.autocast)
-  local results = { pcall(call, node, args, env) }
-  B.set_autocast(was)
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return within(B.set_autocast, B.set_autocast, node.autocast, call, node, args, env)
 end
 
 --- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs. decompose: ops by name
@@ -233,7 +228,7 @@ function Program:run(state, dims, inputs, device, decompose, watch)
     for k = 1, args.n do args[k] = resolve(node.args[k], env) end
     local out, fn, results = node.out, node.autocast and autocast_call or call, nil
     if (node.default_dtype or "float32") ~= default then
-      results = { default_call(fn, default, node, args, env) }
+      results = { within(set_default, B.default_dtype, node.default_dtype or "float32", fn, node, args, env) }
     elseif #out == 1 then
       values[out[1]] = fn(node, args, env)
     else
