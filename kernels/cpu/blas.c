@@ -4,8 +4,7 @@
  * with few rows, go to own kernels: typed/small.h, typed/rows.h.
  *
  * Products of bfloat16 go to oneDNN's, where the processor multiplies bfloat16 faster (AMX): half the time of float32's.
- * Elsewhere, and for float16, blocks of both operands that fit the second-level cache are converted to float32
- * as they are needed, which costs little beside a product; whole operands took 1.1 to 5.6 times a product's time.
+ * Elsewhere, and for float16, they are widened as they are needed: typed/wide.h.
  *
  * Every product is cut into a grid of blocks that depends on its shape alone; each block is one BLAS
  * call that runs on one thread, so that the bits do not depend on how many threads there are. BLAS is
@@ -200,10 +199,6 @@ static void own(const MothGemm *g, const void *a, const void *b) {
 
 /* --- float16 and bfloat16 ------------------------------------------------------------------------ */
 
-enum { HALF_M = 256, HALF_N = 384, HALF_K = 512 }; /* 0.5 and 0.75 MB of float32 */
-
-static void block(const MothGemm *g);
-
 /* to = a block of rows x cols elements of a matrix, as float32; its runs are contiguous along the unit stride, which
  * stays the same one. */
 static void widen(float *to, const char *from, int dtype, int64_t rows, int64_t cols, int64_t row,
@@ -222,50 +217,115 @@ static void widen(float *to, const char *from, int dtype, int64_t rows, int64_t 
   }
 }
 
-static void half_block(const MothGemm *g) {
-  bool ta = g->a_col != 1, tb = g->b_col != 1;
-  if (g->dtype == MOTH_BFLOAT16 && moth_isa == MOTH_ISA_AVX512) {
-    int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, ldc = g->c_row;
-    int64_t wa = ta ? g->m : g->k, wb = tb ? g->k : g->n;
-    pthread_once(&onednn_once, open_onednn);
-    if (onednn_half &&
-        onednn_half(ta ? 'T' : 'N', tb ? 'T' : 'N', g->m, g->n, g->k, (float)g->alpha, g->a,
-                    lda < wa ? wa : lda, g->b, ldb < wb ? wb : ldb, (float)g->beta, g->c,
-                    ldc < g->n ? g->n : ldc) == 0)
-      return;
+/* Whether oneDNN multiplies them. */
+static bool has_onednn_half(const MothGemm *g) {
+  if (g->dtype != MOTH_BFLOAT16 || moth_isa != MOTH_ISA_AVX512)
+    return false;
+  pthread_once(&onednn_once, open_onednn);
+  return onednn_half != NULL;
+}
+
+enum { WIDE_TASKS = 4 }; /* of a thread */
+
+typedef struct Wide {
+  MothWide p;
+  const MothKernels *k;
+  int64_t work, blocks, tasks; /* each task has its own memory */
+} Wide;
+
+static void wide_pack_range(void *ctx, int64_t begin, int64_t end) {
+  const Wide *w = ctx;
+  MothWide p = w->p;
+  p.from = begin;
+  p.to = end;
+  w->k->wide_pack(&p);
+}
+
+static void wide_range(void *ctx, int64_t begin, int64_t end) {
+  const Wide *w = ctx;
+  for (int64_t t = begin; t < end; t++) {
+    MothWide p = w->p;
+    p.work += t * w->work;
+    for (int64_t i = w->blocks * t / w->tasks; i < w->blocks * (t + 1) / w->tasks; i++) {
+      if (moth_stopped())
+        return;
+      p.from = i;
+      p.to = i + 1;
+      w->k->gemm_wide(&p);
+    }
   }
-  int64_t km = g->k < HALF_K ? g->k : HALF_K, nm = g->n < HALF_N ? g->n : HALF_N,
-          mm = g->m < HALF_M ? g->m : HALF_M;
-  size_t bytes = sizeof(float) * (size_t)(km * (nm + mm));
-  float *b = moth_alloc(bytes), *a = b ? b + km * nm : NULL;
-  if (!b) {
+}
+
+/* kernels/cpu/typed/wide.h: the operand of fewer lines is packed, some of them at a time. */
+static void wide(const MothGemm *g, bool parallel) {
+  Wide w = {.k = moth_cpu_kernels(g->dtype)};
+  MothWide *p = &w.p;
+  if (g->m <= g->n)
+    *p = (MothWide){.m = g->m,
+                    .n = g->n,
+                    .c_row = g->c_row,
+                    .c_col = 1,
+                    .x = g->a,
+                    .x_row = g->a_row,
+                    .x_col = g->a_col,
+                    .y = g->b,
+                    .y_row = g->b_col,
+                    .y_col = g->b_row};
+  else
+    *p = (MothWide){.m = g->n,
+                    .n = g->m,
+                    .c_row = 1,
+                    .c_col = g->c_row,
+                    .x = g->b,
+                    .x_row = g->b_col,
+                    .x_col = g->b_row,
+                    .y = g->a,
+                    .y_row = g->a_row,
+                    .y_col = g->a_col};
+  p->k = g->k;
+  p->alpha = g->alpha;
+  p->beta = g->beta;
+  p->c = g->c;
+  int64_t all = p->m, most = w.k->wide_lines(p);
+  p->m = moth_min64(all, most);
+  w.blocks = w.k->wide_blocks(p);
+  w.work = w.k->wide_work(p);
+  w.tasks = !parallel || moth_gemm_flops(g) < 1e6
+                ? 1
+                : moth_min64(w.blocks, WIDE_TASKS * moth_num_threads());
+  size_t bytes = sizeof(float) * (size_t)(w.k->wide_packed(p) + w.tasks * w.work);
+  float *memory = moth_alloc(bytes);
+  if (!memory) {
     plain(g);
     return;
   }
-  for (int64_t k = 0; k < g->k; k += km)
-    for (int64_t n = 0; n < g->n; n += nm) {
-      MothGemm p = *g;
-      p.dtype = MOTH_FLOAT32;
-      p.k = g->k - k < km ? g->k - k : km;
-      p.n = g->n - n < nm ? g->n - n : nm;
-      p.beta = k ? 1 : g->beta;
-      p.b = b;
-      p.b_row = tb ? 1 : p.n;
-      p.b_col = tb ? p.k : 1;
-      widen(b, (const char *)g->b + (k * g->b_row + n * g->b_col) * 2, g->dtype, p.k, p.n, g->b_row,
-            tb ? g->b_col : 1);
-      for (int64_t m = 0; m < g->m && !moth_stopped(); m += mm) {
-        p.m = g->m - m < mm ? g->m - m : mm;
-        p.a = a;
-        p.a_row = ta ? 1 : p.k;
-        p.a_col = ta ? p.m : 1;
-        p.c = (float *)g->c + m * g->c_row + n;
-        widen(a, (const char *)g->a + (m * g->a_row + k * g->a_col) * 2, g->dtype, p.m, p.k,
-              g->a_row, ta ? g->a_col : 1);
-        block(&p);
-      }
-    }
-  moth_free(b, bytes);
+  p->packed = memory;
+  p->work = memory + w.k->wide_packed(p);
+  for (int64_t i = 0; i < all && !moth_stopped(); i += most) {
+    p->m = moth_min64(all - i, most);
+    int64_t panels = w.k->wide_panels(p);
+    if (w.tasks > 1)
+      moth_parallel_for(panels, moth_cpu_grain(p->m * p->k / panels), wide_pack_range, &w);
+    else
+      wide_pack_range(&w, 0, panels);
+    if (w.tasks > 1)
+      moth_parallel_for(w.tasks, 1, wide_range, &w);
+    else
+      wide_range(&w, 0, 1);
+    p->x = (const char *)p->x + most * p->x_row * 2;
+    p->c += most * p->c_row;
+  }
+  moth_free(memory, bytes);
+}
+
+static void half_block(const MothGemm *g) {
+  bool ta = g->a_col != 1, tb = g->b_col != 1;
+  int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, ldc = g->c_row;
+  int64_t wa = ta ? g->m : g->k, wb = tb ? g->k : g->n;
+  if (onednn_half(ta ? 'T' : 'N', tb ? 'T' : 'N', g->m, g->n, g->k, (float)g->alpha, g->a,
+                  lda < wa ? wa : lda, g->b, ldb < wb ? wb : ldb, (float)g->beta, g->c,
+                  ldc < g->n ? g->n : ldc) != 0)
+    wide(g, false);
 }
 
 /* Small and thin ones: kernels/cpu/typed/small.h. BLAS packs both operands, and a call of it takes longer than a small
@@ -451,7 +511,8 @@ static bool suits_rows(const MothGemm *g) {
   if (!moth_blas()->sgemm && g->m <= 16 && g->a_col == 1 && g->k &&
       moth_dtype_is_float((MothDType)g->dtype))
     return true;
-  if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
+  int64_t most = g->b_row != 1 || g->k < 1024 ? 16 : is_half(g) ? 20 : 32;
+  if (g->m > most || g->a_col != 1 || g->n < 16 || g->k < 16 ||
       !moth_dtype_is_float((MothDType)g->dtype))
     return false;
   /* Each row of B gives m dot products, and the ends of short ones cost more than packing B: 2 to 8 times. */
@@ -609,6 +670,10 @@ void moth_gemm(const MothGemm *g, bool parallel) {
       plain_complex(g);
     else
       plain(g);
+    return;
+  }
+  if (is_half(g) && !has_onednn_half(g)) {
+    wide(g, parallel);
     return;
   }
   Grid grid = {.g = g, .rows = 1, .cols = 1, .bm = g->m, .bn = g->n};

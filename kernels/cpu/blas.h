@@ -23,6 +23,17 @@ typedef struct MothProduct {
   void *to, *work;
 } MothProduct;
 
+/* Arguments of kernels/cpu/typed/wide.h: C (m, n) = alpha * the sum over k of x[m][k] * y[n][k] + beta * C, where element
+ * (m, k) of X is x[m * x_row + k * x_col]; likewise Y's and C's. packed: X as float32; lines: those of Y that are meant. */
+typedef struct MothWide {
+  const void *x, *y;
+  float *c, *packed, *work;
+  int64_t m, n, k;
+  int64_t x_row, x_col, y_row, y_col, c_row, c_col;
+  int64_t from, to; /* panels of X, or blocks of Y */
+  double alpha, beta;
+} MothWide;
+
 /* By BLAS for float32 and float64, or by own kernels where there is none; else by a plain loop. `parallel`: false inside a parallel loop. Results do not depend on
  * the number of threads. */
 void moth_gemm(const MothGemm *g, bool parallel);

@@ -1,5 +1,5 @@
--- Products of float16 and bfloat16 on the CPU: by oneDNN where the processor multiplies bfloat16, else by blocks of the
--- operands that are converted to float32. Summed in float32, rounded once.
+-- Products of float16 and bfloat16 on the CPU: by oneDNN where the processor multiplies bfloat16, else by pieces of the
+-- operands that are widened to float32. Summed in float32, rounded once.
 local moth = require "moth"
 
 local function check(dtype, m, k, n, ta, tb)
@@ -31,7 +31,7 @@ describe("products of halves on the CPU", function()
     all(true, true)
   end)
 
-  it("by converted blocks, as on older processors", function()
+  it("by widened pieces, as on older processors", function()
     local level = moth.cpu_level()
     finally(function() moth.cpu_level(level) end)
     for _, name in ipairs(require "levels") do
@@ -44,15 +44,25 @@ describe("products of halves on the CPU", function()
     end
   end)
 
+  it("of operands that are packed in several passes", function()
+    moth.manual_seed(5)
+    for _, dtype in ipairs { moth.bfloat16, moth.float16 } do
+      check(dtype, 131, 16000, 133, false, true)
+      check(dtype, 133, 16000, 131, true, false)
+    end
+  end)
+
   it("have bits that do not depend on threads", function()
     local threads = moth.get_num_threads()
     finally(function() moth.set_num_threads(threads) end)
     for _, dtype in ipairs { moth.bfloat16, moth.float16 } do
-      local a, b = moth.randn(200, 300):to(dtype), moth.randn(300, 180):to(dtype)
-      moth.set_num_threads(1)
-      local one = a:matmul(b)
-      moth.set_num_threads(3)
-      assert.is_true(moth.equal(one, a:matmul(b)))
+      for _, n in ipairs { 180, 700 } do
+        local a, b = moth.randn(200, 300):to(dtype), moth.randn(300, n):to(dtype)
+        moth.set_num_threads(1)
+        local one = a:matmul(b)
+        moth.set_num_threads(3)
+        assert.is_true(moth.equal(one, a:matmul(b)))
+      end
     end
   end)
 

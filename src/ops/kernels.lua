@@ -193,7 +193,7 @@ local function kernels_of(text)
   local list = {}
   for marker, result, name, parameters in text:gmatch("\n(MOTH_TYPED[%u_]*) ([%w_]+) ([%w_]+)(%b()) {") do
     list[#list + 1] = { name = name, result = result, parameters = parameters:gsub("%s+", " "), is_for = markers[marker],
-      member = marker ~= "MOTH_TYPED_HALF" } -- that one is called by generated code alone
+      member = name ~= "through_float32" } -- that one is called by generated code alone
   end
   return list
 end
