@@ -173,5 +173,21 @@ return function(rank, size)
   else
     assert(rank ~= 0 and rank ~= size - 1 or size == 2)
   end
+
+  -- A rank that comes later: the others' threads go on with what their callers began, in order with what comes after.
+  local busy, later_ones = moth.randn(160, 160), {}
+  for i = 1, 3 * size do
+    if i % size == rank then for _ = 1, 8 do busy:mm(busy) end end
+    local t, later = moth.ones(3) * (rank + i), moth.ones(2) * i
+    later_ones[i] = { dist.all_reduce(later, { async = true }), later, i }
+    dist.all_reduce(t, { op = "max" })
+    assert(t[1]:item() == size - 1 + i, "late rank")
+    dist.all_reduce(t:fill_(rank + 1))
+    assert(t[3]:item() == size * (size + 1) / 2, "late rank")
+  end
+  for _, w in ipairs(later_ones) do
+    w[1]:wait()
+    assert(w[2][2]:item() == size * w[3], "asynchronous beside those that wait")
+  end
   dist.barrier()
 end

@@ -2,7 +2,8 @@
  *
  * A group is a set of ranks (0 … size - 1) that communicate, through an engine. A call (MothWork) is made by the thread of
  * the user, is put into the group's queue, and runs on the group's own thread, in order, so that the order of the program
- * is the order of the calls on all ranks. Sends and receives do not wait in that queue: `post`. The threads of a group
+ * is the order of the calls on all ranks. A caller that waits at once may begin its call itself, since other threads would
+ * have to be woken: `attempt`. Sends and receives do not wait in that queue: `post`. The threads of a group
  * run no Lua and take no references of tensors: a work holds its tensors until its user's thread is done with it.
  *
  * Each call has a number in its group and a head, which says what it is. Ranks compare heads before they use data: a
@@ -93,6 +94,7 @@ typedef struct MothCommRequest {
   const int64_t *in_splits, *out_splits; /* all_to_all: elements for and from each rank */
   MothTensor *tensors[2];                /* retained until the work is released; may be NULL */
   double timeout;                        /* seconds; <= 0: that of the group */
+  bool now;                              /* the caller waits at once */
   const char *where;                     /* "file:line" of the user */
 } MothCommRequest;
 
@@ -110,6 +112,7 @@ struct MothWork {
   int64_t record;  /* its number among all calls */
   int64_t *splits; /* all_to_all: the bytes for each rank, then those from each rank */
   int peer;        /* send, recv; afterwards the rank that sent */
+  bool begun;      /* put off by attempt */
   MothTensor *tensors[2];
   MothEvent *ready;                     /* CUDA: what the caller's stream had to do before */
   double timeout, deadline, t0, t1, t2; /* t0: made, t1: begun, t2: done */
@@ -136,6 +139,8 @@ typedef struct MothEngine {
   MothStatus (*open)(MothGroup *g, MothStore *store, const char *key, double timeout);
   /* On the group's thread: runs a call. False: the group is broken (moth_group_fault). */
   bool (*run)(MothGroup *g, MothWork *w);
+  /* The same on the caller's thread, for microseconds. False: run is to go on with it, or the group is broken. May be NULL. */
+  bool (*attempt)(MothGroup *g, MothWork *w);
   void (*post)(MothGroup *g, MothWork *w); /* send and recv: moth_work_finish when it is done */
   void (*wake)(MothGroup *g);              /* the group is broken or closing: run and posts end */
   void (*expire)(MothGroup *g,
@@ -177,7 +182,8 @@ struct MothGroup {
   pthread_cond_t changed;
   MothWork *first, **tail; /* the queue */
   MothWork *done;          /* works whose references the user's thread drops */
-  MothWork *running;
+  int waiting;             /* threads, for works */
+  MothWork *running;       /* by one thread at a time: the group's, or a caller's */
   _Atomic bool closing;
   bool closed;
   int64_t seq;                  /* of the last collective call made */

@@ -162,4 +162,4 @@ void close_gloo(void *gloo, bool broken) {
 } // namespace
 
 extern "C" __attribute__((visibility("default"))) const MothTransportApi moth_transport_api = {
-    MOTH_TRANSPORT_VERSION, "gloo", open_gloo, post, wait_for, drop, wake, close_gloo};
+    MOTH_TRANSPORT_VERSION, "gloo", open_gloo, post, wait_for, nullptr, drop, wake, close_gloo};

@@ -143,7 +143,8 @@ void moth_work_finish(MothWork *w, const char *error) {
   atomic_store(&w->state, error ? MOTH_WORK_FAILED : MOTH_WORK_DONE);
   w->next = g->done; /* the reference of the queue: the user's thread drops it */
   g->done = w;
-  pthread_cond_broadcast(&g->changed);
+  if (g->waiting > 0)
+    pthread_cond_broadcast(&g->changed);
   pthread_mutex_unlock(&g->lock);
 }
 
@@ -170,6 +171,7 @@ static MothStatus wait_for(MothWork *w, double timeout, bool *done) {
   double until = timeout < 0 ? 1e18 : moth_wire_now() + timeout;
   bool stop = false;
   pthread_mutex_lock(&g->lock);
+  g->waiting++;
   while (atomic_load(&w->state) < MOTH_WORK_DONE && !stop && moth_wire_now() < until) {
     moth_comm_wait(&g->lock, &g->changed, until, 0.05);
     stop = flag && *flag;
@@ -181,6 +183,7 @@ static MothStatus wait_for(MothWork *w, double timeout, bool *done) {
       pthread_mutex_lock(&g->lock);
     }
   }
+  g->waiting--;
   pthread_mutex_unlock(&g->lock);
   drop_done(g);
   int state = atomic_load(&w->state);
@@ -261,6 +264,25 @@ static void say(const MothGroup *g, const char *text, const char *where) {
           text, where[0] ? " at " : "", where);
 }
 
+/* On the caller's thread, whose turn it is. What is put off is the first of the queue. */
+static void attempt(MothGroup *g, MothWork *w) {
+  moth_work_begin(w);
+  bool done = g->engine->attempt(g, w);
+  if (done)
+    moth_work_finish(w, NULL);
+  pthread_mutex_lock(&g->lock);
+  g->running = NULL;
+  if (!done) {
+    w->next = g->first;
+    g->first = w;
+    if (!w->next)
+      g->tail = &w->next;
+  }
+  if (g->first || g->closing)
+    pthread_cond_broadcast(&g->changed);
+  pthread_mutex_unlock(&g->lock);
+}
+
 MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **out) {
   MothCommBefore *before = r->op < MOTH_COMM_SEND ? atomic_load(&g->before) : NULL;
   if (before && pthread_equal(before->thread, pthread_self()))
@@ -303,7 +325,11 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
   *record = (MothCommRecord){.head = w->head, .peer = w->peer, .t0 = w->t0};
   memcpy(record->where, w->where, sizeof record->where);
   bool direct = r->op >= MOTH_COMM_SEND && g->engine->post;
-  if (!direct) {
+  bool tries = r->now && r->op < MOTH_COMM_SEND && g->engine->attempt && !w->ready && !g->first &&
+               !g->running && !observed();
+  if (tries) {
+    g->running = w;
+  } else if (!direct) {
     *g->tail = w;
     g->tail = &w->next;
     pthread_cond_broadcast(&g->changed);
@@ -313,6 +339,8 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
     char text[300];
     say(g, moth_comm_head_text(&w->head, text, sizeof text), w->where);
   }
+  if (tries)
+    attempt(g, w);
   if (direct) {
     moth_work_begin(w);
     g->engine->post(g, w);
@@ -323,7 +351,9 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
 
 MothStatus moth_comm_run(MothGroup *g, const MothCommRequest *r) {
   MothWork *w = NULL;
-  MOTH_TRY(moth_comm_start(g, r, &w));
+  MothCommRequest now = *r;
+  now.now = true;
+  MOTH_TRY(moth_comm_start(g, &now, &w));
   MothStatus s = moth_work_wait(w, -1, NULL);
   moth_work_release(w);
   return s;
@@ -345,7 +375,7 @@ static void *run_group(void *data) {
   char text[MOTH_COMM_TEXT];
   for (;;) {
     pthread_mutex_lock(&g->lock);
-    while (!g->first && !g->closing)
+    while (g->running || (!g->first && !g->closing))
       pthread_cond_wait(&g->changed, &g->lock);
     MothWork *w = g->first;
     if (w && !(g->first = w->next))
@@ -356,9 +386,9 @@ static void *run_group(void *data) {
     if (!w)
       return NULL;
     moth_work_begin(w);
-    if (moth_group_is_broken(g, text, sizeof text))
+    if (!w->begun && moth_group_is_broken(g, text, sizeof text))
       moth_work_finish(w, text);
-    else if (closing)
+    else if (!w->begun && closing)
       moth_work_finish(w, "the process group was destroyed");
     else if (run_seen(g, w))
       moth_work_finish(w, NULL);

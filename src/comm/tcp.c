@@ -390,8 +390,8 @@ static void tcp_close(MothGroup *g) {
 /* They differ in what data travels by, which moth_tcp_connect settles. */
 #define ENGINE(by)                                                                                 \
   {                                                                                                \
-    .name = by, .open = tcp_open, .run = moth_tcp_run, .post = moth_tcp_post, .wake = tcp_wake,    \
-    .close = tcp_close, .last_of = tcp_last_of                                                     \
+    .name = by, .open = tcp_open, .run = moth_tcp_run, .attempt = moth_tcp_attempt,                \
+    .post = moth_tcp_post, .wake = tcp_wake, .close = tcp_close, .last_of = tcp_last_of            \
   }
 const MothEngine moth_engine_tcp = ENGINE("tcp"), moth_engine_gloo = ENGINE("gloo"),
                  moth_engine_mpi = ENGINE("mpi"), moth_engine_nccl = ENGINE("nccl");

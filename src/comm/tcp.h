@@ -54,12 +54,14 @@ typedef struct MothTcp {
   int64_t question; /* the number of a call that all ranks are to be asked for; 0: none */
   bool closing, announced;
   char *scratch;
-  size_t nscratch; /* of the group's thread */
+  size_t nscratch;       /* of the thread that runs a call */
+  struct MothRun *begun; /* by a caller, for the group's thread to go on with; NULL: nothing */
 } MothTcp;
 
 /* Opens the connections to all other ranks. */
 MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout);
 bool moth_tcp_run(MothGroup *g, MothWork *w);
+bool moth_tcp_attempt(MothGroup *g, MothWork *w);
 void *moth_tcp_control(void *engine);
 void moth_tcp_post(MothGroup *g, MothWork *w);
 /* Asks all ranks for their call of this number. Answers come by and by. */

@@ -4,13 +4,15 @@
 
 #include "comm/nccl.h"
 #include "comm/tcp_steps.h"
+#include "comm/transport_shim.h"
 #include "comm/wire.h"
 #include "core/error.h"
 
 enum {
   SMALL = 16 << 10,        /* bytes that go to all ranks directly rather than around the ring */
   SMALL_OF_TWO = 64 << 10, /* the same for two ranks */
-  CHAIN = 1 << 20          /* pieces of a broadcast along the chain */
+  CHAIN = 1 << 20,         /* pieces of a broadcast along the chain */
+  LOOKS = 300              /* of a caller, before the group's thread goes on: some microseconds */
 };
 
 typedef MothTransfer Transfer;
@@ -72,7 +74,12 @@ static bool all_at_once(Run *r, Describe describe) {
       t[n++] = v;
   }
   bool ok = step(r, t, n);
-  free(t);
+  if (r->put_off) {
+    r->transfers = t;
+    r->ntransfers = n;
+  } else {
+    free(t);
+  }
   return ok;
 }
 
@@ -85,12 +92,9 @@ static void describe_small(Run *r, int peer, Transfer *s, Transfer *v) {
   s->n = v->n = n;
 }
 
-/* Everybody sends everything to everybody, and adds in the order of the ranks. */
-static bool small_all_reduce(Run *r) {
+static bool add_small(Run *r) {
   MothWork *w = r->w;
   int64_t n = w->nin * w->itemsize;
-  if (!scratch(r, n * r->g->size + 1) || !all_at_once(r, describe_small))
-    return false;
   char *all = r->e->scratch;
   copy(all + r->g->rank * n, w->in, (size_t)n);
   for (int i = 1; i < r->g->size; i++)
@@ -99,6 +103,13 @@ static bool small_all_reduce(Run *r) {
     moth_divide_elements((MothDType)w->head.dtype, all, w->nin, r->g->size);
   copy(w->out, all, (size_t)n);
   return true;
+}
+
+/* Everybody sends everything to everybody, and adds in the order of the ranks. */
+static bool small_all_reduce(Run *r) {
+  MothWork *w = r->w;
+  int64_t n = w->nin * w->itemsize;
+  return scratch(r, n * r->g->size + 1) && all_at_once(r, describe_small) && add_small(r);
 }
 
 /* Where chunk i of count elements, cut into size chunks, begins, in bytes. */
@@ -139,11 +150,15 @@ static bool ring_reduce(Run *r, const char *in, char *out, int64_t count, char *
   return true;
 }
 
+static bool is_small(const MothGroup *g, int64_t nbytes) {
+  return nbytes <= (g->size == 2 ? SMALL_OF_TWO : SMALL);
+}
+
 static bool all_reduce(Run *r) {
   MothWork *w = r->w;
   int rank = r->g->rank, size = r->g->size;
   int64_t n = w->nin * w->itemsize;
-  if (n <= (size == 2 ? SMALL_OF_TWO : SMALL))
+  if (is_small(r->g, n))
     return small_all_reduce(r);
   if (!scratch(r, room_for(r, chunk(r, w->nin, 1))) ||
       !ring_reduce(r, w->in, w->out, w->nin, r->e->scratch))
@@ -362,7 +377,49 @@ static bool alone(MothWork *w) {
   return true;
 }
 
+/* By memory or a library that looks without waiting. Longer calls wait for data more than once, and bytes are then what
+ * takes the time. */
+bool moth_tcp_attempt(MothGroup *g, MothWork *w) {
+  MothTcp *e = g->state;
+  if (g->size == 1 && !e->nccl)
+    return alone(w);
+  bool looks = e->transport ? e->api->test != NULL : e->shared != NULL;
+  if (!looks || e->detail || e->nccl || w->head.op != MOTH_COMM_ALL_REDUCE ||
+      !is_small(g, w->nin * w->itemsize))
+    return false;
+  Run r = {.e = e, .g = g, .w = w, .look = moth_wire_now() + 0.1, .pause = 0.1, .looks = LOOKS};
+  if (small_all_reduce(&r))
+    return true;
+  if (!r.put_off)
+    return false;
+  r.put_off = false;
+  r.looks = 0;
+  w->begun = true;
+  e->begun = malloc(sizeof r);
+  if (e->begun)
+    *e->begun = r;
+  else
+    moth_group_fault(g, "rank %d has no memory", moth_group_world_rank(g, g->rank));
+  return false;
+}
+
+/* Ends what was begun: where the group is broken or closing, too, since its memory is in use. */
+static bool go_on(MothTcp *e) {
+  Run *r = e->begun;
+  bool ok = r &&
+            (e->transport ? moth_transport_step(r, r->transfers, r->ntransfers)
+                          : moth_tcp_step(r, r->transfers, r->ntransfers)) &&
+            add_small(r);
+  if (r)
+    free(r->transfers);
+  free(r);
+  e->begun = NULL;
+  return ok;
+}
+
 bool moth_tcp_run(MothGroup *g, MothWork *w) {
+  if (w->begun)
+    return go_on(g->state);
   Run r = {.e = g->state, .g = g, .w = w, .look = moth_wire_now() + 0.1, .pause = 0.1};
   static bool (*const run[])(Run *) = {[MOTH_COMM_ALL_REDUCE] = all_reduce,
                                        [MOTH_COMM_BROADCAST] = broadcast,

@@ -314,12 +314,18 @@ bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
       idle = 0;
       continue;
     }
+    if (r->looks) {
+      relax();
+      r->put_off = --r->looks == 0;
+      ok = !r->put_off;
+      continue;
+    }
     double until = r->look < r->w->deadline ? r->look : r->w->deadline;
     ok = r->e->shared ? await_shared(r, t, n, &idle, until) : poll_sockets(r, t, n, p, until);
     if (ok && idle == 0 && moth_wire_now() >= r->w->deadline)
       ok = moth_tcp_timed_out(r);
   }
-  if (r->e->shared)
+  if (r->e->shared && !r->put_off)
     moth_shared_rise(r->e->shared);
   if (p != few)
     free(p);

@@ -32,11 +32,16 @@ typedef struct MothRun {
   double look,
       pause; /* when a call that does not move looks for the reason; how long it waits until then */
   bool asked;
+  int looks;    /* > 0: on the caller's thread; after so many without data the call is put off */
+  bool put_off; /* transfers and posts are kept for the step to go on with */
+  MothTransfer *transfers;
+  int ntransfers;
+  struct MothPosts *posts; /* of a transport */
 } MothRun;
 
 /* What both steps begin with: numbers, heads, counts of bytes. */
 void moth_tcp_begin_step(MothRun *r, MothTransfer *t, int n);
-/* Runs transfers that were begun until all are done. False: the group is broken, or closing. */
+/* Runs transfers that were begun until all are done. False: the group is broken, or closing, or the call is put off. */
 bool moth_tcp_step(MothRun *r, MothTransfer *t, int n);
 bool moth_transport_step(MothRun *r, MothTransfer *t, int n);
 

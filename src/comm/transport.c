@@ -129,10 +129,12 @@ void moth_transport_close(MothTcp *e) {
 /* --- steps -------------------------------------------------------------------------------------- */
 
 /* What was posted for a transfer. */
-typedef struct Posts {
+typedef struct MothPosts {
+  bool begun, has_head; /* the head has come, and the data is posted */
   void *head, *part[PARTS];
   MothCommHead theirs;
-} Posts;
+} MothPosts;
+typedef MothPosts Posts;
 
 /* The bytes of part k begin at this one. */
 static int64_t part_at(const MothTransfer *t, int64_t itemsize, int k) {
@@ -144,6 +146,15 @@ static int64_t part_at(const MothTransfer *t, int64_t itemsize, int k) {
 
 static bool await(MothRun *r, void *posted, const MothTransfer *t) {
   MothTcp *e = r->e;
+  for (int done; r->looks;) {
+    if ((done = posted ? e->api->test(e->transport, posted) : -1) > 0)
+      return true;
+    if (done < 0 || --r->looks == 0) {
+      r->looks = 0;
+      r->put_off = true;
+      return false;
+    }
+  }
   for (;;) {
     int done = posted ? e->api->wait(e->transport, posted, t->sends) : -1;
     if (done > 0)
@@ -188,25 +199,29 @@ static bool finish_data(MothRun *r, const MothTransfer *t, Posts *p) {
 static bool run_step(MothRun *r, MothTransfer *t, int n, Posts *p) {
   bool check = r->e->detail && r->step == 1; /* it says nothing of sizes */
   for (int i = 0; i < n; i++) {
+    if (p[i].begun)
+      continue;
+    p[i].begun = true;
     MothTcpPeer *peer = &r->e->peers[t[i].peer];
     if (peer->met[t[i].sends] != r->w->head.seq) {
       peer->met[t[i].sends] = check ? 0 : r->w->head.seq;
       p[i].head = r->e->api->post(r->e->transport, t[i].peer, t[i].sends, HEADS,
                                   t[i].sends ? &t[i].head : &p[i].theirs, sizeof t[i].head);
+      t[i].head_done = 1;
       if (!p[i].head)
         return await(r, NULL, &t[i]);
-      t[i].head_done = 1;
     }
     if (t[i].sends)
       post_data(r, &t[i], &p[i]);
   }
   for (int i = 0; i < n; i++) {
-    if (t[i].sends)
+    if (t[i].sends || p[i].has_head)
       continue;
     if (t[i].head_done &&
         (!await(r, p[i].head, &t[i]) || !moth_tcp_check_head(r, &t[i], &p[i].theirs)))
       return false;
     post_data(r, &t[i], &p[i]);
+    p[i].has_head = true;
   }
   for (int i = 0; i < n; i++)
     if (!t[i].sends && !finish_data(r, &t[i], &p[i]))
@@ -219,13 +234,16 @@ static bool run_step(MothRun *r, MothTransfer *t, int n, Posts *p) {
 }
 
 bool moth_transport_step(MothRun *r, MothTransfer *t, int n) {
-  Posts *p = calloc((size_t)n + 1, sizeof *p);
+  Posts *p = r->posts ? r->posts : calloc((size_t)n + 1, sizeof *p);
   if (!p) {
     moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, r->g->rank));
     return false;
   }
   atomic_store(&r->e->waits, true);
   bool ok = run_step(r, t, n, p);
+  r->posts = r->put_off ? p : NULL;
+  if (r->put_off)
+    return false;
   atomic_store(&r->e->waits, false);
   for (int i = 0; i < n; i++) {
     if (p[i].head)

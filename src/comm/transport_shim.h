@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { MOTH_TRANSPORT_VERSION = 2 };
+enum { MOTH_TRANSPORT_VERSION = 3 };
 
 /* A store for the ranks to find each other. Both return false on errors. get waits; its value is *n bytes of *block, which
  * is freed by free(). */
@@ -29,6 +29,9 @@ typedef struct MothTransportApi {
   void *(*post)(void *t, int peer, bool sends, int slot, void *data, size_t n);
   /* Waits for it: 1: done, 0: woken, -1: the connection broke. */
   int (*wait)(void *t, void *posted, bool sends);
+  /* Looks without waiting: 1: done, 0: not yet, -1: the connection broke. Once done it may be asked again. NULL: the
+   * library only waits. */
+  int (*test)(void *t, void *posted);
   /* Ends what was posted, done or not: its memory is not used any more. */
   void (*drop)(void *t, void *posted);
   /* Wakes the thread that waits. */

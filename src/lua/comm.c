@@ -355,13 +355,13 @@ static int op_at(lua_State *L, int idx) {
   return moth_lua_error(L, "there is no collective '%s'", name);
 }
 
-/* start(group, op, in, out, reduce, root, tag, timeout, uneven, in_splits, out_splits) -> work. uneven: the ranks need
- * not agree on sizes. */
+/* start(group, op, in, out, reduce, root, tag, timeout, uneven, in_splits, out_splits, now) -> work. uneven: the ranks
+ * need not agree on sizes; now: the caller waits at once. */
 static int b_start(lua_State *L) {
   moth_lua_enter(L);
   if (moth_unrun)
     moth_lua_leave_notes(L);
-  lua_settop(L, 11);
+  lua_settop(L, 12);
   MothGroup *g = group_at(L, 1);
   int op = op_at(L, 2), nin_splits, nout_splits;
   const char *name = moth_comm_op_name(op);
@@ -417,6 +417,7 @@ static int b_start(lua_State *L) {
                        .out_splits = out_splits,
                        .tensors = {in, out},
                        .timeout = timeout,
+                       .now = lua_toboolean(L, 12),
                        .where = where};
   MothHandle *h = moth_lua_new_handle(L, MAGIC_WORK, &key_work);
   MothWork *w = NULL;

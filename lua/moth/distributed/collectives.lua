@@ -85,7 +85,7 @@ function M.start(name, group, from, to, o, after)
     return o.async and Work(nil, finish) or nil
   end
   local handle = C.start(group.handle, name, from, to, o.op, o.root, o.tag, o.timeout, o.uneven, o.in_splits,
-    o.out_splits)
+    o.out_splits, not o.async)
   local work = Work(handle, after)
   if o.async then return work end
   work:wait()

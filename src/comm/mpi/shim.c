@@ -157,20 +157,24 @@ static void *post(void *transport, int peer, bool sends, int slot, void *data, s
   return NULL;
 }
 
+static int test(void *transport, void *posted) {
+  Posted *p = posted;
+  int done = 0;
+  (void)transport;
+  pthread_mutex_lock(&lock);
+  int code = MPI_Testall((int)p->n, p->requests, &done, MPI_STATUSES_IGNORE);
+  pthread_mutex_unlock(&lock);
+  return code != MPI_SUCCESS ? -1 : done ? 1 : 0;
+}
+
 static int wait_for(void *transport, void *posted, bool sends) {
   Transport *t = transport;
-  Posted *p = posted;
   (void)sends;
   int before = atomic_load(&t->wakes);
   for (int turn = 0;; turn++) {
-    int done = 0;
-    pthread_mutex_lock(&lock);
-    int code = MPI_Testall((int)p->n, p->requests, &done, MPI_STATUSES_IGNORE);
-    pthread_mutex_unlock(&lock);
-    if (code != MPI_SUCCESS)
-      return -1;
+    int done = test(transport, posted);
     if (done)
-      return 1;
+      return done;
     if (atomic_load(&t->wakes) != before)
       return 0;
     if (turn > 2 * TURNS)
@@ -214,4 +218,4 @@ static void close_mpi(void *transport, bool broken) {
 }
 
 __attribute__((visibility("default"))) const MothTransportApi moth_transport_api = {
-    MOTH_TRANSPORT_VERSION, "mpi", open_mpi, post, wait_for, drop, wake, close_mpi};
+    MOTH_TRANSPORT_VERSION, "mpi", open_mpi, post, wait_for, test, drop, wake, close_mpi};
