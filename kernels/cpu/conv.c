@@ -172,14 +172,26 @@ static int64_t taps(const Axes *a) {
   return (int64_t)a->y.ntaps * a->x.ntaps;
 }
 
-/* at[c * taps + t]: offset of the shifted plane of channel c and kernel position t */
+/* The offset of the shifted plane of channel c and kernel position (i, j). */
+static int32_t place(const Axes *a, const Layout *l, int64_t c, int i, int j) {
+  return (int32_t)((c * l->per_channel + a->y.phase[i] * a->x.nphases + a->x.phase[j]) * l->plane +
+                   a->y.shift[i] * l->pitch + a->x.shift[j]);
+}
+
+/* at[c * taps + t]: of channel c and kernel position t */
 static void fill_at(const Axes *a, const Layout *l, int64_t channels, int32_t *at) {
   for (int64_t c = 0; c < channels; c++)
     for (int i = 0; i < a->y.ntaps; i++)
       for (int j = 0; j < a->x.ntaps; j++)
-        *at++ = (int32_t)((c * l->per_channel + a->y.phase[i] * a->x.nphases + a->x.phase[j]) *
-                              l->plane +
-                          a->y.shift[i] * l->pitch + a->x.shift[j]);
+        *at++ = place(a, l, c, i, j);
+}
+
+/* The same, row by row of the kernel. */
+static void fill_at_rows(const Axes *a, const Layout *l, int64_t channels, int32_t *at) {
+  for (int i = 0; i < a->y.ntaps; i++)
+    for (int64_t c = 0; c < channels; c++)
+      for (int j = 0; j < a->x.ntaps; j++)
+        *at++ = place(a, l, c, i, j);
 }
 
 /* --- products of the weight with shifted planes ------------------------------------------------ */
@@ -200,6 +212,16 @@ typedef struct Gather {
   _Atomic bool failed;
 } Gather;
 
+/* Whether some of the rows of results read beyond the source. */
+static bool reads_padding(const MothConvAxis *y, int64_t row, int64_t rows) {
+  for (int t = 0; t < y->ntaps; t++) {
+    int64_t offset = y->offset[y->phase[t]] + y->shift[t] * y->stride;
+    if (row * y->stride + offset < 0 || (row + rows - 1) * y->stride + offset >= y->size)
+      return true;
+  }
+  return false;
+}
+
 static void gather_range(void *ctx, int64_t begin, int64_t end) {
   Gather *s = ctx;
   const Axes *a = s->axes;
@@ -210,8 +232,8 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
     s->failed = true;
     return;
   }
-  /* A piece of a channel's planes takes up to four lines of the cache in each row. */
-  int64_t deep = moth_max64(1, FIRST_BYTES / 256 / (a->y.ntaps * a->x.nphases)) * taps(a);
+  /* A piece of a plane takes up to four lines of the cache in each row. */
+  int64_t deep = moth_max64(1, FIRST_BYTES / 256 / a->x.nphases) * a->x.ntaps;
   for (int64_t i = begin; i < end; i++) {
     int64_t strip = i % s->strips, image = i / s->strips, group = image % s->groups;
     int64_t row = strip * l->rows, rows = moth_min64(l->rows, a->y.count - row);
@@ -237,6 +259,8 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
                        .rows = rows,
                        .cols = a->x.count,
                        .pitch = l->pitch,
+                       .y = reads_padding(&a->y, row, rows) ? &a->y : NULL,
+                       .row = row,
                        .out = s->out + (image * s->to * s->out_plane + first) * s->itemsize,
                        .out_m = s->out_plane,
                        .out_row = a->y.to_stride * s->out_width,
@@ -254,8 +278,8 @@ static void pack(const Gather *s, const Axes *a, const MothConv *g, const char *
                  int64_t m_stride, int64_t c_stride, int64_t group_stride, int32_t *where,
                  char *out) {
   int32_t *w = where;
-  for (int64_t c = 0; c < s->from; c++)
-    for (int i = 0; i < a->y.ntaps; i++)
+  for (int i = 0; i < a->y.ntaps; i++)
+    for (int64_t c = 0; c < s->from; c++)
       for (int j = 0; j < a->x.ntaps; j++)
         *w++ = (int32_t)(c * c_stride + a->y.tap[i] * g->kernel[1] + a->x.tap[j]);
   for (int64_t i = 0; i < s->groups; i++) {
@@ -305,7 +329,7 @@ static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtyp
   if (!work)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of packed weight", bytes);
   int32_t *at = (int32_t *)work;
-  fill_at(a, &s.layout, s.from, at);
+  fill_at_rows(a, &s.layout, s.from, at);
   s.at = at;
   char *to = kept ? kept : work + ints;
   s.weight = to;

@@ -13,7 +13,8 @@
  * number the results of a strip of rows as l = i * pitch + j. Then result l reads, for kernel position (ky, kx),
  * element l + shift of the plane of its phase, with one shift for all l. So no matrix of columns is built: a
  * micro-kernel multiplies the weight (rows x kk) by rows that it reads directly from the planes, at kk offsets in
- * a table. Results with j >= cols, at the end of each row, are meaningless and not stored.
+ * a table. Results with j >= cols, at the end of each row, are meaningless and not stored. Rows of the kernel that
+ * read nothing but padding are left out.
  *
  * The derivative by the input is the same: for each phase of the input's pixels, a convolution of stride 1 of
  * the results' gradient with the kernel positions that read this phase. The derivative by the weight is a dot
@@ -60,10 +61,14 @@ typedef struct MothConvStrip {
   const void *weight; /* packed by conv_pack */
   const void *bias;   /* [m] or NULL */
   const void *planes;
-  const int32_t *at; /* [kk]: offsets of the planes' shifted rows */
+  const int32_t
+      *at; /* [kk]: offsets of the planes' shifted rows, those of a row of the kernel together */
   int64_t m, kk;
   int64_t deep; /* columns of the weight whose planes fit a part of the first cache */
   int64_t rows, cols, pitch;
+  const MothConvAxis
+      *y; /* with `row`: results of rows [row, row + rows); NULL: no row reads padding */
+  int64_t row;
   void *out;                       /* result (0, 0) of row 0 */
   int64_t out_m, out_row, out_col; /* strides, in elements */
   const MothBehind *behind;        /* NULL: nothing */

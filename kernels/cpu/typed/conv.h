@@ -226,6 +226,23 @@ static const real *conv_bias_of(const struct MothConvStrip *s, int64_t i, int64_
   return s->bias ? to : NULL;
 }
 
+/* The columns of the weight [from, to) that read the source for some result of rows [top, bottom] of a strip. */
+static void conv_needed(const struct MothConvStrip *s, int64_t top, int64_t bottom, int64_t *from,
+                        int64_t *to) {
+  const MothConvAxis *y = s->y;
+  const int64_t each = s->kk / y->ntaps;
+  int first = y->ntaps, last = -1;
+  for (int t = 0; t < y->ntaps; t++) {
+    const int64_t offset = y->offset[y->phase[t]] + (s->row + y->shift[t]) * y->stride;
+    if (bottom * y->stride + offset < 0 || top * y->stride + offset >= y->size)
+      continue;
+    first = first < t ? first : t;
+    last = t;
+  }
+  *from = last < 0 ? 0 : first * each;
+  *to = (last + 1) * each;
+}
+
 /* Channels [begin, end) with the planes as one run: vectors cross the ends of rows. A piece of a run and of the sum is in the
  * first cache while all channels take it; their sums wait in `tiles`. */
 static void conv_flat(const struct MothConvStrip *s, int64_t begin, int64_t end, const real *w) {
@@ -237,25 +254,34 @@ static void conv_flat(const struct MothConvStrip *s, int64_t begin, int64_t end,
     int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
     int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
     bool whole = width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1;
-    for (int64_t k = 0; k < s->kk; k += s->deep) {
-      int64_t kn = s->kk - k < s->deep ? s->kk - k : s->deep;
+    int64_t k = 0, least = 0, most = s->kk;
+    if (s->y) {
+      const int64_t bottom = y + (x + width - 1) / s->pitch;
+      conv_needed(s, y, bottom < s->rows ? bottom : s->rows - 1, &least, &most);
+      k = least;
+    }
+    do { /* once where nothing is read, too */
+      int64_t kn = most - k < s->deep ? most - k : s->deep;
       real *tile = tiles;
       const real *panel = w;
       for (int64_t i = begin, n; i < end; i += n, panel += n * s->kk, tile += n * CONV_WIDTH) {
         n = conv_panel(s->m - i);
         int64_t have = s->m - i < n ? s->m - i : n;
         ConvTile run = conv_tiles[n > 1][v - 1];
-        const real *b = k ? NULL : conv_bias_of(s, i, n, bias);
+        const real *b = k > least ? NULL : conv_bias_of(s, i, n, bias);
+        const real *a = panel + k * n;
+        const int32_t *at = s->at + k;
         real *out = (real *)s->out + i * s->out_m;
-        if (kn == s->kk && have == n && whole) {
-          run(out + y * s->out_row + x, s->out_m, panel, planes + l, s->at, kn, b, false);
+        if (kn == most - least && have == n && whole) {
+          run(out + y * s->out_row + x, s->out_m, a, planes + l, at, kn, b, false);
           continue;
         }
-        run(tile, CONV_WIDTH, panel + k * n, planes + l, s->at + k, kn, b, k > 0);
-        if (k + kn == s->kk)
+        run(tile, CONV_WIDTH, a, planes + l, at, kn, b, k > least);
+        if (k + kn == most)
           conv_put(s, have, tile, y, x, width, out);
       }
-    }
+      k += kn;
+    } while (k < most);
     x += width;
     while (x >= s->pitch) {
       x -= s->pitch;
