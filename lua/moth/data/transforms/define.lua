@@ -100,9 +100,7 @@ function M.transform(into, Transform, name, parameters, shown, how)
     return sample:results()
   end
   function T.__call(self, ...)
-    local n = select("#", ...)
-    if n == 0 then check.fail("[transforms.%s] there is no image", name) end
-    return call(self, n, ...)
+    return call(self, select("#", ...), ...)
   end
   function T.__tostring(self)
     local parts = {}

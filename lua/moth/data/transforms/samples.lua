@@ -129,6 +129,10 @@ end
 function M.open(where, given, n, ...)
   local self = setmetatable({ where = where, n = n, values = { ... }, leaves = {} }, Sample)
   for k = 1, n do collect(self.leaves, self.values[k]) end
+  if #self.leaves == 0 then
+    check.fail("[transforms.%s] expected an image, a mask or boxes, got %s", where,
+      n == 0 and "nothing" or type(self.values[1]))
+  end
   choose(self)
   for _, leaf in ipairs(self.leaves) do
     local v = leaf.value
