@@ -213,20 +213,21 @@ local function write_blocks(self, all, new)
   all:kv_write_(none, tokens, tokens:narrow(3, 1, 0), slots:reshape(-1))
 end
 
+-- Writes new ones of T tokens behind n others; returns all.
+local function put(self, all, new, n, T)
+  if self.is_blocks then write_blocks(self, all, new) else all:narrow(3, n + 1, T):copy_(new) end
+  all = all:narrow(3, 1, n + T)
+  if not self.is_other then return all end
+  return self.is_blocks and moth.unpack_blocks(all, "Q8_0", self.dtype) or all:to(self.dtype)
+end
+
 --- Writes k and v (batch, heads, T, dim; v may be nil) of layer i behind those that are there; returns all of them.
 function Cache:append(i, k, v)
   local n, T = self.n, k:size(3)
   if n + T > self.length then
     check.fail("[KVCache] %d tokens are more than its length, %d", n + T, self.length)
   end
-  local function put(all, new)
-    if not new then return nil end
-    if self.is_blocks then write_blocks(self, all, new) else all:narrow(3, n + 1, T):copy_(new) end
-    all = all:narrow(3, 1, n + T)
-    if not self.is_other then return all end
-    return self.is_blocks and moth.unpack_blocks(all, "Q8_0", self.dtype) or all:to(self.dtype)
-  end
-  return put(self.keys[i], k), put(self.values[i], v)
+  return put(self, self.keys[i], k, n, T), v and put(self, self.values[i], v, n, T)
 end
 
 --- Counts T tokens, once all layers have appended theirs.

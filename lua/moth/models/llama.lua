@@ -80,14 +80,20 @@ local function turned(x, at, angles)
   local first = moth.rope(x:narrow(4, 1, at.rotated), angles.cos, angles.sin, at.interleaved)
   return moth.cat({ first, x:narrow(4, at.rotated + 1, x:size(4) - at.rotated) }, 4)
 end
+-- (B, T, …) -> (B, heads of this rank, T, dim)
+local function heads(y, B, T, dim)
+  local n = y:size(3) / dim
+  if T == 1 then return y:view(B, n, 1, dim) end -- a step: fewer calls
+  return y:view(B, T, n, dim):transpose(2, 3)
+end
+local function tokens_of(y) return y:select(1, 1):transpose(1, 2) end
 function Attention:forward(x, at, i)
-  local B, T = x:size(1), x:size(2)
-  local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
+  local B, T, dim = x:size(1), x:size(2), self.dim
   local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   local clip = self.clip
   if self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
   if clip then q, k, v = q:clamp(-clip, clip), k:clamp(-clip, clip), v:clamp(-clip, clip) end
-  q, k, v = heads(q), heads(k), heads(v)
+  q, k, v = heads(q, B, T, dim), heads(k, B, T, dim), heads(v, B, T, dim)
   if self.q_norm and not self.norms_all then q, k = self.q_norm(q), self.k_norm(k) end
   if self.turns then
     local angles = self.window and at.local_angles or at.angles
@@ -95,22 +101,22 @@ function Attention:forward(x, at, i)
     if at.growth then q = q * at.growth end
   end
   if at.pages then
-    local function tokens(y) return y:select(1, 1):transpose(1, 2) end
-    return self.o_proj(at.pages:attend(i, tokens(q), tokens(k), tokens(v), self, at.alibi))
+    return self.o_proj(at.pages:attend(i, tokens_of(q), tokens_of(k), tokens_of(v), self, at.alibi))
   end
   if at.cache then k, v = at.cache:append(i, k, v) end
   local seen = self.window and at.window_mask or at.mask
   local y
   if self.sinks then
-    y = attention.sunk(q, k, v, seen, self.scale or self.dim ^ -0.5, self.sinks, at.causal)
+    y = attention.sunk(q, k, v, seen, self.scale or dim ^ -0.5, self.sinks, at.causal)
   elseif self.cap then
     if not seen and T > 1 then seen = select(2, attention.window(T, k:size(3), nil, x:device())) end
-    y = attention.capped(q, k, v, seen, self.scale or self.dim ^ -0.5, self.cap)
+    y = attention.capped(q, k, v, seen, self.scale or dim ^ -0.5, self.cap)
   else
     y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = seen, is_causal = not seen and at.causal,
       scale = self.scale, enable_gqa = self.heads ~= self.kv_heads })
   end
-  return self.o_proj(y:transpose(2, 3):reshape(B, T, q:size(2) * self.dim))
+  if T ~= 1 then y = y:transpose(2, 3) end
+  return self.o_proj(y:reshape(B, T, q:size(2) * dim))
 end
 
 local MLP = nn.class("Llama.MLP")
@@ -211,26 +217,26 @@ function Layer:__init(c, i)
   if c.post_norms then self.post_feedforward_layernorm = norm() end
   self.parallel, self.pre_norms, self.scale = c.parallel, c.pre_norms, c.residual_scale
 end
+local function scaled(y, scale) return scale == 1 and y or y * scale end
 function Layer:forward(x, at, i)
   local scale = self.scale
-  local function scaled(y) return scale == 1 and y or y * scale end
   if self.parallel then
     local h = self.input_layernorm(x)
     local other = self.post_attention_layernorm and self.post_attention_layernorm(x) or h
-    return x + scaled(self.self_attn(h, at, i)) + scaled(self.mlp(other))
+    return x + scaled(self.self_attn(h, at, i), scale) + scaled(self.mlp(other), scale)
   end
   local y = self.self_attn(self.pre_norms and self.input_layernorm(x) or x, at, i)
   if self.post_feedforward_layernorm then -- norms behind each part, too (Gemma 2)
-    x = x + scaled(self.post_attention_layernorm(y))
+    x = x + scaled(self.post_attention_layernorm(y), scale)
     y = self.mlp(self.pre_norms and self.pre_feedforward_layernorm(x) or x)
-    return x + scaled(self.post_feedforward_layernorm(y))
+    return x + scaled(self.post_feedforward_layernorm(y), scale)
   end
-  x = x + scaled(y)
+  x = x + scaled(y, scale)
   if not self.pre_norms then -- behind the sums
     x = self.input_layernorm(x)
-    return self.post_attention_layernorm(x + scaled(self.mlp(x)))
+    return self.post_attention_layernorm(x + scaled(self.mlp(x), scale))
   end
-  return x + scaled(self.mlp(self.post_attention_layernorm(x)))
+  return x + scaled(self.mlp(self.post_attention_layernorm(x)), scale)
 end
 
 local Trunk = nn.class("Llama.Model")
