@@ -551,8 +551,8 @@ install-share: all
 	  MOTH_LUAJIT_WARNING=0 $(B)/moth -e 'require("moth.cli.commands").install("$(B)/share")' && touch $(B)/share/made; }
 	$(Q)rm -rf '$(DESTDIR)$(DATADIR)/moth/meta'
 	$(INSTALL) 644 -t '$(DESTDIR)$(DATADIR)/man/man1' $(B)/share/man/man1/*.1
-	$(INSTALL) 644 -t '$(DESTDIR)$(DATADIR)/bash-completion/completions' $(B)/share/bash-completion/completions/moth
-	$(INSTALL) 644 -t '$(DESTDIR)$(ZSHDIR)' $(B)/share/zsh/site-functions/_moth
+	$(INSTALL) 644 -t '$(DESTDIR)$(DATADIR)/bash-completion/completions' $(B)/share/bash-completion/completions/moth*
+	$(INSTALL) 644 -t '$(DESTDIR)$(ZSHDIR)' $(B)/share/zsh/site-functions/_moth*
 	$(Q)mkdir -p '$(DESTDIR)$(DATADIR)' && to=$$(cd '$(DESTDIR)$(DATADIR)' && pwd) && cd $(B)/share && \
 	  find moth -name '*.lua' -exec install -D -m 644 {} "$$to"/{} \;
 install: install-lua $(if $(TRIPLE),,install-share)
@@ -567,8 +567,8 @@ install: install-lua $(if $(TRIPLE),,install-share)
 INSTALLED = $(SONAME) libmoth.so libmoth_cuda.so libmoth_gloo.so libmoth_mpi.so
 uninstall:
 	rm -rf '$(DESTDIR)$(LUADIR)/moth' '$(DESTDIR)$(INCDIR)' '$(DESTDIR)$(DATADIR)/moth'
-	cd '$(DESTDIR)$(DATADIR)' 2>/dev/null && rm -f man/man1/moth.1 man/man1/mothrun.1 man/man1/moth-*.1 bash-completion/completions/moth || true
-	rm -f '$(DESTDIR)$(ZSHDIR)/_moth'
+	cd '$(DESTDIR)$(DATADIR)' 2>/dev/null && rm -f man/man1/moth.1 man/man1/mothrun.1 man/man1/moth-*.1 bash-completion/completions/moth bash-completion/completions/mothrun || true
+	rm -f '$(DESTDIR)$(ZSHDIR)/_moth' '$(DESTDIR)$(ZSHDIR)/_mothrun'
 	rm -f $(INSTALLED:%='$(DESTDIR)$(LIBDIR)/%') '$(DESTDIR)$(CLUADIR)/moth_lua.so' '$(DESTDIR)$(BINDIR)/moth' \
 	  '$(DESTDIR)$(BINDIR)/mothrun' '$(DESTDIR)$(PKGDIR)/moth.pc'
 

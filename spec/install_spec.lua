@@ -61,7 +61,7 @@ describe("make install #noasan", function()
   it("puts man pages, completion and definitions for editors where these look", function()
     must("make install B=%s PREFIX=%s", build, prefix)
     for _, file in ipairs { "man/man1/moth.1", "man/man1/moth-serve.1", "man/man1/mothrun.1", "moth/meta/moth/nn.lua",
-      "bash-completion/completions/moth", "zsh/site-functions/_moth", "moth/meta/moth/globals.lua" } do
+      "bash-completion/completions/moth", "zsh/site-functions/_mothrun", "moth/meta/moth/globals.lua" } do
       assert.is_true(tonumber(must("wc -c < %s/share/%s", prefix, file)) > 10, file)
     end
     if run("command -v man"):match "%S" then

@@ -98,6 +98,8 @@ function M.install(folder)
   for _, word in ipairs(order) do write("man/man1/moth-" .. word .. ".1", cli.man(options_of(word))) end
   write("bash-completion/completions/moth", cli.completion(M.program(), "bash"))
   write("zsh/site-functions/_moth", cli.completion(M.program(), "zsh"))
+  write("bash-completion/completions/mothrun", cli.completion(options_of "run", "bash", "mothrun"))
+  write("zsh/site-functions/_mothrun", cli.completion(options_of "run", "zsh", "mothrun"))
   require("moth.reference.meta").write(folder .. "/moth/meta")
 end
 
