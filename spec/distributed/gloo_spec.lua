@@ -2,6 +2,8 @@
 local ranks = require "distributed.ranks"
 local dist = require "moth.distributed"
 
+local LUAJIT = os.getenv "LUAJIT" or "luajit"
+
 local function run(name, more, size)
   if not dist.is_gloo_available() then pending("libgloo-dev: not built") end
   return ranks.run { size = size or 2, env = { "MOTH_GLOO=always" }, code = ([[
@@ -29,6 +31,35 @@ describe("by Gloo", function()
       if rank == 1 then os.execute "kill -9 $PPID" end
       print(select(2, pcall(dist.barrier)))]] }
     assert.matches("^gloo\t200006\n.*rank 1 %(pid %d+ on host1%) is gone", results[1].out)
+  end)
+  it("a rank that leaves before the others have its data waits for them, on a slow link #noasan", function()
+    if not dist.is_gloo_available() then pending("libgloo-dev: not built") end
+    local slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 400mbit burst 256kb latency 200ms"
+    local can = os.execute(("unshare -rn sh -c '%s' 2>/dev/null"):format(slow)) == 0
+    if not can then pending("unshare, tc: not permitted") end
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write [[
+      local moth, dist = require "moth", require "moth.distributed"
+      dist.init_process_group("gloo", { timeout = 30 })
+      local rank = dist.get_rank()
+      local x, busy = moth.full({ 2000000 }, rank == 0 and 7 or 0), moth.ones(300, 300)
+      if rank == 1 then for _ = 1, 20 do busy:mm(busy) end end
+      dist.broadcast(x, 0)
+      io.write(("%d has %d\n"):format(rank, x:min():item()))
+      dist.destroy_process_group()]]
+    f:close()
+    local pipe = io.popen(([[unshare -rn sh -c '%s
+      export MASTER_ADDR=127.0.0.1 MASTER_PORT=29345 WORLD_SIZE=2 OMP_NUM_THREADS=1 MOTH_GLOO=always
+      export MOTH_LUAJIT_WARNING=0
+      RANK=0 timeout -s KILL 60 %s %s & RANK=1 timeout -s KILL 60 %s %s; wait' 2>&1]]):format(slow, LUAJIT, path,
+      LUAJIT, path))
+    local lines = {}
+    for line in pipe:lines() do lines[#lines + 1] = line end
+    pipe:close()
+    os.remove(path)
+    table.sort(lines)
+    assert.same({ "0 has 7", "1 has 7" }, lines)
   end)
   it("collectives #M353 #M355", function() agree(run("each_collective", nil, 3)) end)
   it("collectives as ops", function() agree(run "each_op") end)

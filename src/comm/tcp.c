@@ -374,6 +374,8 @@ static void tcp_wake(MothGroup *g) {
 
 static void tcp_close(MothGroup *g) {
   MothTcp *e = g->state;
+  if (e->transport && !atomic_load(&g->broken))
+    moth_tcp_linger(e);
   pthread_mutex_lock(&e->lock);
   e->closing = true;
   pthread_mutex_unlock(&e->lock);

@@ -31,6 +31,7 @@ typedef struct MothTcpPeer {
   /* answers to a question, under the engine's lock */
   bool answered;
   int64_t made;      /* the number of its last collective call */
+  int64_t over;      /* of the last one that has ended */
   MothCommHead call; /* the one that was asked for, or its last one if it has not come there */
   char where[MOTH_COMM_WHERE];
 } MothTcpPeer;
@@ -73,6 +74,9 @@ void moth_tcp_mismatch(MothTcp *e, const MothWork *w, int peer, const MothCommHe
                        char *text, size_t n);
 /* Asks all ranks what they do, and writes who keeps w waiting. On the group's thread. */
 void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n);
+/* Before a transport is closed, whose libraries drop what is still on its way: waits until the others have ended the calls
+ * that this rank has, or left; not for ever. */
+void moth_tcp_linger(MothTcp *e);
 /* "rank 1 (pid 123 on host)" */
 const char *moth_tcp_rank(const MothTcp *e, int rank, char *text, size_t n);
 #endif

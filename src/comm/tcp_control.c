@@ -1,6 +1,7 @@
 /* The control thread of the tcp engine: sends and receives, and what ranks tell each other. See tcp.h. */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "comm/thread.h"
 #include "comm/transport.h"
 #include "comm/wire.h"
+#include "core/parallel.h"
 
 /* Ops of heads beside those of MothCommOp. */
 enum {
@@ -20,11 +22,15 @@ enum {
   LEAVING
 };
 
-enum { EAGER = 32 << 20 }; /* the largest message that is read before its receive is there */
+enum {
+  EAGER = 32 << 20, /* the largest message that is read before its receive is there */
+  LINGER = 60       /* seconds that a rank which leaves waits for those that are behind */
+};
 
-/* What a rank answers: a call and its line. */
+/* What a rank answers: a call and its line, and the number of the last one that has ended there. */
 typedef struct Call {
   MothCommHead head;
+  int64_t over;
   char where[MOTH_COMM_WHERE];
 } Call;
 
@@ -223,7 +229,7 @@ static void begin_data(Control *c, int peer) {
 static int64_t find_call(MothGroup *g, int64_t seq, Call *call) {
   pthread_mutex_lock(&g->lock);
   int64_t made = g->seq;
-  *call = (Call){.head = g->last->head};
+  *call = (Call){.head = g->last->head, .over = atomic_load(&g->last->over)};
   memcpy(call->where, g->last->where, sizeof call->where);
   for (int64_t i = g->nrecords - 1; i >= 0 && i >= g->nrecords - MOTH_COMM_RECORDS; i--) {
     const MothCommRecord *r = &g->records[i % MOTH_COMM_RECORDS];
@@ -253,6 +259,7 @@ static void take_answer(MothTcp *e, MothTcpPeer *p) {
   p->answered = true;
   p->made = p->head.seq;
   p->call = call.head;
+  p->over = call.over;
   memcpy(p->where, call.where, sizeof p->where);
   pthread_cond_broadcast(&e->changed);
   pthread_mutex_unlock(&e->lock);
@@ -704,4 +711,29 @@ void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n) {
   if (!comma[0] && at < n)
     snprintf(text + at, n - at, "all ranks have called it, the slowest needs more time");
   pthread_mutex_unlock(&e->lock);
+}
+
+void moth_tcp_linger(MothTcp *e) {
+  MothGroup *g = e->group;
+  const volatile sig_atomic_t *flag = moth_interrupt_flag();
+  double now = moth_wire_now(), until = now + (g->timeout < LINGER ? g->timeout : LINGER);
+  pthread_mutex_lock(&g->lock);
+  int64_t seq = atomic_load(&g->last->over);
+  pthread_mutex_unlock(&g->lock);
+  for (double pause = 0.001; seq > 0 && now < until && !(flag && *flag); pause *= 2) {
+    bool waits = false;
+    moth_tcp_ask(e, seq);
+    pthread_mutex_lock(&e->lock);
+    await_answers(e, -1, 0.25);
+    for (int i = 0; i < g->size; i++) {
+      const MothTcpPeer *p = &e->peers[i];
+      waits |= i != g->rank && !atomic_load(&p->gone) && !atomic_load(&p->left) &&
+               !(p->answered && p->over >= seq);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!waits || atomic_load(&g->broken))
+      return;
+    poll(NULL, 0, pause < 0.05 ? (int)(pause * 1e3) : 50);
+    now = moth_wire_now();
+  }
 }

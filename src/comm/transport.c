@@ -161,7 +161,8 @@ static bool await(MothRun *r, void *posted, const MothTransfer *t) {
       return true;
     if (atomic_load(&r->g->broken) || atomic_load(&r->g->closing))
       return false;
-    if (done < 0)
+    const MothTcpPeer *peer = &e->peers[t->peer];
+    if (done < 0 || (atomic_load(&peer->left) && atomic_load(&peer->gone)))
       return moth_tcp_lost(r, t->peer, ECONNRESET);
     if (moth_wire_now() >= r->w->deadline)
       return moth_tcp_timed_out(r);
