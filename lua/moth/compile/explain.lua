@@ -3,6 +3,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local graphs = require "moth.compile.graph"
+local within = require "moth.dispatch.within"
 local each = require "moth.each"
 local C = B.compile
 
@@ -174,10 +175,7 @@ function M.capture(fn, args)
   local paused = C.recording() and C.pause("compile.capture")
   if C.recording() then check.fail("[compile.capture] another graph is being recorded") end
   if paused then
-    local ok, result = xpcall(M.capture, trace.keep, fn, args)
-    C.resume(paused)
-    if not ok then trace.rethrow(result) end
-    return result
+    return within(function() return paused end, C.resume, nil, M.capture, fn, args)
   end
   local inputs, outputs, seen = {}, {}, {}
   local function add(v, list)
@@ -190,22 +188,10 @@ function M.capture(fn, args)
   end
   add(args, inputs)
   local t = C.trace_new("capture", 1000, true, 0, true)
-  B.open_modes()
-  local ok, call = pcall(C.begin, t)
-  if not ok then
-    B.close_modes()
-    error(call, 0)
-  end
-  local results
-  ok, results = xpcall(function()
-    results = { fn(unpack(args, 1, args.n or #args)) }
-    add(results, outputs)
+  return graphs.new(within(C.begin, C.finish, t, function()
+    add({ fn(unpack(args, 1, args.n or #args)) }, outputs)
     return C.graph_noted(outputs, inputs)
-  end, trace.keep)
-  C.finish(call)
-  B.close_modes()
-  if not ok then trace.rethrow(results) end
-  return graphs.new(results)
+  end))
 end
 
 return M

@@ -16,6 +16,7 @@ local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
 local decompositions = require "moth.compile.decompositions"
 local explain = require "moth.compile.explain"
+local within = require "moth.dispatch.within"
 local pace = require "moth.compile.pace"
 local toolchain = require "moth.utils.toolchain"
 local each = require "moth.each"
@@ -278,19 +279,13 @@ M.reset = signature("compile.reset()", function()
   C.reset_counters()
 end)
 
-local function resume(call, ok, ...)
-  C.resume(call)
-  if not ok then rethrow((...)) end
-  return ...
-end
-
 --- A version of fn that is never recorded: called in a compiled function, it breaks the graph.
 function M.disable(fn)
   if not check.is_callable(fn) then check.fail("[compile.disable] expected a function, got %s", type(fn)) end
   local function call(...)
     local paused = C.recording() and C.pause("disabled: " .. name_of(fn))
     if not paused then return fn(...) end
-    return resume(paused, xpcall(fn, keep, ...))
+    return within(function() return paused end, C.resume, nil, fn, ...)
   end
   return module.is(fn) and module.wrap(fn, call) or call
 end

@@ -9,6 +9,7 @@ local ffi = require "ffi"
 local each = require "moth.each"
 local sizes = require "moth.compile.sizes"
 local symbols = require "moth.compile.symbols"
+local within = require "moth.dispatch.within"
 local B = require "moth_lua"
 local C = B.compile
 
@@ -333,10 +334,7 @@ local function answered(open, fn)
     for _, size in ipairs(open:shape(x)) do n = n * size end
     return n
   end
-  local results = { pcall(fn) }
-  B.size, B.stride, B.numel = size_of, stride_of, numel_of
-  if not results[1] then error(results[2], 0) end
-  return results[2]
+  return within(function() end, function() B.size, B.stride, B.numel = size_of, stride_of, numel_of end, nil, fn)
 end
 
 --- make(open) with the sizes of a form as symbols; what it returns is the template's `code`, false: there is nothing to
