@@ -197,13 +197,15 @@ local function weights(n, m, mode, antialias)
 end
 
 -- One pass over the last dimension of bytes, in the arithmetic of Pillow and PyTorch: weights are whole numbers of at
--- most 15 bits, and each pass ends in bytes. y is float64, in which such sums are exact.
+-- most 15 bits, and each pass ends in bytes. Their sums are below 2^24, to which float32 is exact, unless the image
+-- shrinks much: then they are float64.
 local function bytes_pass(y, w, most)
   local precision = 0
   while precision < 22 and math.floor(0.5 + most * 2 ^ (precision + 1)) < 2 ^ 15 do precision = precision + 1 end
   local one = 2 ^ precision
   local whole = (w * one):add_(w:ge(0):to(moth.float64):sub_(0.5)):trunc()
-  return y:matmul(whole:t()):add_(one / 2):div_(one):floor_():clamp_(0, 255)
+  local dtype = precision <= 15 and moth.float32 or moth.float64
+  return y:to(dtype):matmul(whole:to(dtype):t()):add_(one / 2):div_(one):floor_():clamp_(0, 255)
 end
 
 -- The position of the pixel that is nearest to each of m of n, computed as PyTorch does in float32.
@@ -233,7 +235,7 @@ function(x, size, mode, antialias, max_size)
   end
   if mode == "lanczos" and not antialias then check.fail("[transforms.resize] lanczos needs antialias = true") end
   local is_float, bytes = form.is_float(x), dtype == moth.uint8
-  local y = bytes and x:to(moth.float64) or is_float and x or x:to(moth.float32)
+  local y = is_float and x or x:to(moth.float32)
   local function pass(from, to)
     local w, most = weights(from, to, mode, antialias)
     w = w:to(device)
