@@ -146,9 +146,39 @@ describe("decoders #quick", function()
       loaded("exaone4", { layer_types = cjson.null, sliding_window_pattern = "LLLG" })
     end, "sliding_window_pattern = LLLG is not supported without layer_types")
     for why, change in pairs { ["layer_types must be a list of 2 values, one for each layer, got 1"] =
-        { layer_types = { "full_attention" } }, ["rotates 0 of the 4 coordinates of a head"] =
-        { partial_rotary_factor = 0.1 } } do
+        { layer_types = { "full_attention" } }, ["partial_rotary_factor = 0.5 with rope_type = linear is not"] =
+        { rope_parameters = { rope_type = "linear", factor = 2, partial_rotary_factor = 0.5 } } } do
       assert.error_matches(function() loaded("cohere2", change) end, why)
+    end
+    for part, why in pairs { [0.1] = "rotates 0 of the 4 coordinates of a head", [0.75] =
+      "rotates 3 of the 4 coordinates of a head; expected an even number" } do
+      local change = { rope_parameters = { rope_type = "default", rope_theta = 1000, partial_rotary_factor = part } }
+      assert.error_matches(function() loaded("phi", change) end, why)
+    end
+    local function options(kind, more)
+      local config = { model_type = kind, vocab_size = 9, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+        num_attention_heads = 2 }
+      for key, v in pairs(more) do config[key] = v end
+      return (require("moth.models.families").read(config, {}, "test", nil, {}))
+    end
+    for name, act in pairs { gelu = "gelu_tanh", silu = "silu", relu = "relu" } do
+      assert.equal(act, options("gemma", { hidden_act = name }).hidden_act)
+    end
+    assert.equal("gelu_tanh", options("gemma", {}).hidden_act)
+    assert.equal(2, options("gemma2", { attn_logit_softcapping = 2 }).attention_softcap)
+    assert.is_nil(options("gemma3_text", { attn_logit_softcapping = 2 }).attention_softcap)
+    -- What transformers leaves alone is left alone, and not computed with.
+    local function same(name, change)
+      local plain, own = loaded(name), cases[name]
+      local ids = ints(own.ids, 1)
+      assert.is_true(moth.equal(plain(ids), (loaded(name, change)(ids))), name)
+    end
+    same("cohere2", { partial_rotary_factor = 0.5 })
+    same("smollm3", { partial_rotary_factor = 0.5 })
+    for why, change in pairs { ["head_dim = 2 is not supported; expected that of qk_rope_head_dim"] = { head_dim = 2 },
+      ["num_experts_per_tok %(6%) is more than the 2 groups that are looked at have, of 2 each"] =
+        { num_experts_per_tok = 6 }, ["num_experts %(8%) must be a multiple of expert_groups"] = { n_group = 3 } } do
+      assert.error_matches(function() loaded("deepseek_v3", change) end, why)
     end
     assert.error_matches(function() loaded("gptj", { rotary_dim = 17 }) end, "rotates 16 of the 8 coordinates")
     assert.error_matches(function() loaded("smollm3", { no_rope_layers = { 1 } }) end,

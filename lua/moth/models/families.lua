@@ -124,9 +124,10 @@ local latents = " q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_h
 -- layers, windows.
 M.known = {
   llama = {}, mistral = { window = true }, qwen2 = { bias = true }, qwen3 = { own = { qk_norm = true } },
-  phi3 = { window = true, eps = 1e-5, fused = "rows" },
+  phi3 = { window = true, eps = 1e-5, fused = "rows", partial = 1 },
   gemma = gemma, gemma2 = gemma2,
-  gemma3_text = with(gemma2, { full_every = 6, own = { norm_offset = true, post_norms = true, qk_norm = true } }),
+  gemma3_text = with(gemma2, { full_every = 6, own = { norm_offset = true, post_norms = true, qk_norm = true },
+    more = function(c) c.attention_softcap = nil end }), -- which transformers leaves alone, too
 
   arcee = { act = "relu2", eps = 1e-5, own = { gated = false } },
   bloom = { alias = { num_hidden_layers = "n_layer", num_attention_heads = "n_head", hidden_size = "n_embed",
@@ -163,6 +164,10 @@ M.known = {
       topk_method = function(v) return v == "noaux_tc" end }),
     more = function(c, config, where)
       latent(c, config, where)
+      if config.head_dim and config.head_dim ~= c.latent.rope then
+        fail(where, "head_dim = %s is not supported; expected that of qk_rope_head_dim, %d", config.head_dim,
+          c.latent.rope)
+      end
       c.router, c.norm_topk_prob = "sigmoid", config.norm_topk_prob ~= false
       c.rope_interleaved = config.rope_interleave ~= false
     end }),
@@ -358,7 +363,7 @@ local fields = { honoured = "vocab_size hidden_size intermediate_size num_hidden
 local function act_of(config, family, where)
   local name = config.hidden_activation or config.hidden_act or family.act or "silu"
   -- Gemma's hidden_act says "gelu" and means this.
-  if family.hidden_act and not config.hidden_activation and (name == "gelu" or name == "silu") then
+  if family.hidden_act and not config.hidden_activation and (name == "gelu" or not config.hidden_act) then
     return family.hidden_act
   end
   return activations.of(name, where, "config.json: hidden_act")
@@ -418,7 +423,13 @@ local function rope_of(config, family, of, original, where)
     scaling.rope_type = kind == "su" and "longrope" or kind
     scaling.original_max_position_embeddings = p.original_max_position_embeddings or original
   end
-  return theta, near, scaling, p.partial_rotary_factor or config.partial_rotary_factor or family.partial or 1
+  local part = p.partial_rotary_factor or config.partial_rotary_factor or family.partial or 1
+  if family.partial or part == 1 then return theta, near, scaling, part end
+  -- Other families leave the field alone where nothing is scaled, as in transformers.
+  if scaling then
+    fail(where, "partial_rotary_factor = %g with rope_type = %s is not supported", part, scaling.rope_type)
+  end
+  return theta, near, scaling, 1
 end
 
 -- Weights with models.Llama's names.

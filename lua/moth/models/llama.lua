@@ -312,6 +312,14 @@ Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_si
     check.fail("[models.Llama] num_experts_per_tok (%d) is more than num_experts (%d)", c.num_experts_per_tok,
       c.num_experts)
   end
+  local groups, kept = c.expert_groups, c.expert_groups_kept
+  if groups and c.num_experts % groups ~= 0 then
+    check.fail("[models.Llama] num_experts (%d) must be a multiple of expert_groups (%d)", c.num_experts, groups)
+  end
+  if groups and kept < groups and c.router == "sigmoid" and kept * c.num_experts / groups < c.num_experts_per_tok then
+    check.fail("[models.Llama] num_experts_per_tok (%d) is more than the %d groups that are looked at have, of %d each",
+      c.num_experts_per_tok, kept, c.num_experts / groups)
+  end
   if c.positions == "rope" then rope.check(c) end
   self.config, self.max_length = c, rope.longest(c)
   self.model = Trunk(c)

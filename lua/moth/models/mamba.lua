@@ -75,7 +75,7 @@ function Mixer:forward(x, state, i, mask)
     state.inputs[i], state.states[i] = all:narrow(3, all:size(3) - self.kernel + 2, self.kernel - 1):contiguous(), h
   end
   y = (y + wide * self.D:to(moth.float32)):to(x:dtype())
-  return self.out_proj(y * self.act(gate))
+  return self.out_proj(y * gate:silu()) -- whatever hidden_act is
 end
 
 local Block = nn.class("Mamba.Block")

@@ -77,6 +77,10 @@ function M.check(c)
     check.fail("[models.Llama] partial_rotary_factor = %g rotates %d of the %d coordinates of a head; 2 are the least",
       c.partial_rotary_factor, turned, c.head_dim)
   end
+  if math.floor(c.head_dim * c.partial_rotary_factor + 1e-6) % 2 == 1 then
+    check.fail("[models.Llama] partial_rotary_factor = %g rotates %d of the %d coordinates of a head; expected an \z
+      even number", c.partial_rotary_factor, turned + 1, c.head_dim)
+  end
   local kind, s = kind_of(c)
   for name in each(s) do
     if not known[name] then
@@ -103,7 +107,7 @@ end
 
 --- How many coordinates of a head are rotated.
 function M.size(c)
-  local dim = math.floor(c.head_dim * c.partial_rotary_factor)
+  local dim = math.floor(c.head_dim * c.partial_rotary_factor + 1e-6)
   return dim - dim % 2
 end
 
