@@ -13,12 +13,14 @@ local ops = B.ops
 
 local M = {}
 
-local MOST = 2 ^ 32 - 2 ^ 20 -- bytes of an archive without zip64
+--- Sizes, positions and numbers of members from these on stand in zip64's fields of 64 bits.
+M.LARGE, M.MANY = 2 ^ 32 - 1, 65535
 
 -- ---- the pickle ----------------------------------------------------------------------------------
 
 local function u16(n) return string.char(n % 256, math.floor(n / 256) % 256) end
 local function u32(n) return u16(n % 65536) .. u16(math.floor(n / 65536)) end
+local function u64(n) return u32(n % 2 ^ 32) .. u32(math.floor(n / 2 ^ 32)) end
 
 local storages = { float32 = "FloatStorage", float64 = "DoubleStorage",
   complex64 = "ComplexFloatStorage", complex128 = "ComplexDoubleStorage", float16 = "HalfStorage",
@@ -212,26 +214,37 @@ local function archive(name, members)
     local value = m[2]
     local n = type(value) == "string" and #value or B.numel(value) * B.tensor_dtype(value).itemsize
     local path = name .. "/" .. m[1]
+    local sizes = n >= M.LARGE and u16(1) .. u16(16) .. u64(n) .. u64(n) or ""
+    local far = at >= M.LARGE and u64(at) or ""
     -- The bytes begin at a multiple of 64, as PyTorch's do: the header is as long as that needs.
-    local pad = -(at + 30 + #path + 4) % 64
-    local fields = u16(0) .. u16(0) .. u32(0) .. u32(B.crc32(value)) .. u32(n) .. u32(n) .. u16(#path)
-    put("PK\3\4" .. u16(10) .. fields .. u16(pad + 4) .. path .. "FB" .. u16(pad) .. ("Z"):rep(pad))
+    local pad = -(at + 30 + #path + #sizes + 4) % 64
+    local shown = sizes == "" and u32(n) or u32(2 ^ 32 - 1)
+    local fields = u16(0) .. u16(0) .. u32(0) .. u32(B.crc32(value)) .. shown .. shown .. u16(#path)
+    local version = u16((sizes .. far) == "" and 10 or 45)
+    put("PK\3\4" .. version .. fields .. u16(#sizes + 4 + pad) .. path .. sizes .. "FB" .. u16(pad) .. ("Z"):rep(pad))
     put(value)
-    central[#central + 1] = "PK\1\2" .. u16(10) .. u16(10) .. fields .. u16(0) .. u16(0) .. u16(0) .. u16(0) .. u32(0)
-      .. u32(at) .. path
-    at = at + 30 + #path + 4 + pad + n
+    local wide = sizes:sub(5) .. far
+    if wide ~= "" then wide = u16(1) .. u16(#wide) .. wide end
+    central[#central + 1] = "PK\1\2" .. version .. version .. fields .. u16(#wide) .. u16(0) .. u16(0) .. u16(0)
+      .. u32(0) .. u32(far == "" and at or 2 ^ 32 - 1) .. path .. wide
+    at = at + 30 + #path + #sizes + 4 + pad + n
   end
-  local directory = table.concat(central)
-  put(directory .. "PK\5\6" .. u16(0) .. u16(0) .. u16(#central) .. u16(#central) .. u32(#directory) .. u32(at)
-    .. u16(0))
+  local directory, count, begin = table.concat(central), #central, at
+  put(directory)
+  if at >= M.LARGE or count >= M.MANY then
+    put("PK\6\6" .. u64(44) .. u16(45) .. u16(45) .. u32(0) .. u32(0) .. u64(count) .. u64(count) .. u64(#directory)
+      .. u64(at) .. "PK\6\7" .. u32(0) .. u64(at + #directory) .. u32(1))
+    count, begin = math.min(count, 65535), at >= M.LARGE and 2 ^ 32 - 1 or at
+  end
+  put("PK\5\6" .. u16(0) .. u16(0) .. u16(count) .. u16(count) .. u32(#directory) .. u32(begin) .. u16(0))
   return pieces
 end
 
 --- Words of a pickle, for others that write one.
 M.words = { u32 = u32, text = text, integer = integer }
 
---- The pieces of a file, strings and tensors. name: of the archive; path: for errors, which are strings.
-function M.pieces(value, name, path)
+--- The pieces of a file, strings and tensors. name: of the archive. Errors are strings.
+function M.pieces(value, name)
   local parts, tensors = { "\128\2" }, {}
   local out = { tensors = tensors, list = {}, at = {}, seen = {}, count = function() return #parts end }
   function out.put(...)
@@ -240,22 +253,17 @@ function M.pieces(value, name, path)
   write(value, "", out, 1)
   out.put(".")
   settle(out, parts)
-  local members, total = { { "data.pkl", table.concat(parts) }, { "byteorder", "little" } }, 0
+  local members = { { "data.pkl", table.concat(parts) }, { "byteorder", "little" } }
   for i, t in ipairs(tensors) do
     members[#members + 1] = { "data/" .. (i - 1), t }
-    total = total + B.numel(t) * B.tensor_dtype(t).itemsize
   end
   members[#members + 1] = { "version", "3\n" }
-  if total > MOST then
-    error(("save: %s: %.1f GB are more than a .pt file of moth holds, 4 GB: save as .safetensors"):format(path,
-      total / 1e9), 0)
-  end
   return archive(name, members)
 end
 
 --- Writes the file, as moth.save does its own: the old one or the new one is there, whole. An error is a string.
 function M.save(value, path)
-  B.write_file(path, M.pieces(value, path:match("([^/]+)%.%w+$") or "archive", path))
+  B.write_file(path, M.pieces(value, path:match("([^/]+)%.%w+$") or "archive"))
 end
 
 return M

@@ -239,7 +239,7 @@ function M.prepare(job, plan, values, gather)
   local at = 0
   local function add(value)
     local length = 0
-    for _, piece in ipairs(torch_file.pieces(value, "archive", "distributed.checkpoint.save")) do
+    for _, piece in ipairs(torch_file.pieces(value, "archive")) do
       job.pieces[#job.pieces + 1] = piece
       length = length + (type(piece) == "string" and #piece or piece:numel() * piece:dtype().itemsize)
     end
