@@ -1,6 +1,7 @@
 """Tiny language models of transformers for spec/parity/families.lua: families.py DIR [PART OF A NAME]
 Writes a folder for each, inputs, logits and greedy ids. "families.py DIR --spec" writes those marked so, with a few numbers
-of each, for spec/models/families_spec.lua. Without the packages it says so and ends well."""
+of each, for spec/models/families_spec.lua. "families.py DIR --fields [PART OF A NAME]" gives each field of decoders'
+configs other values (all: ten minutes). Without the packages it says so and ends well."""
 import json
 import os
 import re
@@ -21,7 +22,9 @@ T.logging.set_verbosity_error()
 T.utils.logging.disable_progress_bar()
 
 folder, part = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
-for_spec = part == "--spec"
+for_spec, for_fields = part == "--spec", part == "--fields"
+if for_fields:
+    part = sys.argv[3] if len(sys.argv) > 3 else ""
 cases, spec = {}, {}
 
 
@@ -73,13 +76,65 @@ def keep(name, case, weights):
 
 
 def wanted(name, is_spec):
-    return is_spec if for_spec else part in name
+    return is_spec if for_spec else part in name and (is_spec or not for_fields)
+
+
+# Fields that are names, or that the other files say, and lists whose length another field says.
+LEFT = set("""architectures model_type transformers_version dtype id2label label2id problem_type return_dict output_hidden_states
+    output_attentions use_cache bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id vocab_size is_encoder_decoder
+    chunk_size_feed_forward layer_types mlp_layer_types _name_or_path""".split())
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def others(v):
+    """Other values of a field."""
+    if isinstance(v, dict):
+        if any(isinstance(x, dict) for x in v.values()):  # one for each type of layers
+            return [{**v, k: x} for k in v for x in ({"rope_type": "default", "rope_theta": 77.0},
+                                                     {"rope_type": "linear", "factor": 2.5, "rope_theta": 100.0})]
+        more = {k: v[k] for k in ("partial_rotary_factor",) if k in v} | {"rope_theta": 50.0}
+        return [{**v, "rope_theta": 77.0}, *({**x, **more} for x in (
+            {"rope_type": "linear", "factor": 2.5}, {"rope_type": "dynamic", "factor": 2.5}, YARN,
+            {**YARN, "attention_factor": 0.8, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False},
+            {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9},
+            {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
+             "high_freq_factor": 4.0})), *({**v, "partial_rotary_factor": x} for x in (0.5, 0.75))]
+    if isinstance(v, bool):
+        return [not v]
+    if isinstance(v, int):
+        return [x for x in (v * 2, v + 1, max(v - 1, 0), v // 2) if x != v]
+    if isinstance(v, float):
+        return [v * 1.7 + 0.1, 0.25]
+    if isinstance(v, list):
+        return [[0 if x else 1 for x in v]] if all(isinstance(x, int) for x in v) and v else []
+    return [True, 3, 0.5, "relu"] if v is None else [x for x in ("relu", "gelu_new", "silu", "sigmoid") if x != v]
+
+
+def varied(name, kind, cls, fields):
+    """Cases of one family: a field each, with a value that transformers takes and computes numbers with."""
+    config = getattr(T, kind + "Config")
+    for key, old in sorted(config(**fields).to_dict().items()):
+        for i, v in enumerate(others(old) if key not in LEFT else []):
+            given = {k: x for k, x in fields.items() if config.attribute_map.get(k) != key}
+            title = f"{name}: {key} = {json.dumps(v)}"
+            try:
+                path, _, model = filled(f"{name} {key} {i}", getattr(T, cls)(config(**{**given, key: v})))
+                with torch.no_grad():
+                    out = model((torch.arange(18).reshape(2, 9) * 7) % 36 + 4)
+            except Exception:  # transformers has its own reasons
+                continue
+            out = out.logits if "logits" in out else out.last_hidden_state
+            if out.isfinite().all():
+                ids = ((torch.arange(18).reshape(2, 9) * 7) % 36 + 4).tolist()
+                cases[title] = {"folder": path, "ids": ids, "out": [plain(out)], "may_refuse": True}
 
 
 def encoder(name, kind, head, is_spec=True, **fields):
     name = f"{name} {head}"
     if not wanted(name, is_spec):
         return
+    if for_fields:
+        return  # of decoders alone
     config = getattr(T, kind + "Config")(**{**dict(vocab_size=40, max_position_embeddings=40), **fields})
     path, weights, model = filled(name, getattr(T, kind + head)(config))
     ids = (torch.arange(18).reshape(2, 9) * 7) % 36 + 4
@@ -128,6 +183,8 @@ def decoder(name, kind, is_spec=True, **fields):
     sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
                  num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=0, eos_token_id=1)
     sizes = {key: x for key, x in {**sizes, **fields}.items() if x != "-"}
+    if for_fields:
+        return varied(name, kind, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"), sizes)
     config = getattr(T, kind + "Config")(**sizes)
     path, weights, model = filled(name, getattr(T, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(config))
     ids = (torch.arange(18).reshape(2, 9) * 7) % 36 + 4
