@@ -442,6 +442,8 @@ parity: all
 	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
 	@d=$(B)/parity_vision; rm -rf $$d; mkdir -p $$d; if python3 -c "import torchvision" 2>/dev/null; then \
 	  python3 spec/parity/vision.py $$d && $(HERE) spec/parity/vision.lua $$d; else echo "skip vision: python3 has no torchvision"; fi
+	@if python3 -c "import torchaudio" 2>/dev/null; then python3 spec/parity/audio.py $(B)/parity_audio.json && \
+	  $(HERE) spec/parity/audio.lua $(B)/parity_audio.json; else echo "skip audio: python3 has no torchaudio"; fi
 	@d=$(B)/parity_families; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/families.py $$d; then \
 	  $(HERE) spec/parity/families.lua $$d; else [ $$? = 3 ]; fi
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py $(B)/parity_ops $(OPS) && \

@@ -136,7 +136,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions", "quantization",
-  "export", "jit", "json", "onnx", "edge", "serve", "llm", "tokenizer", "metrics", "vision",
+  "export", "jit", "json", "onnx", "edge", "serve", "llm", "tokenizer", "metrics", "vision", "audio",
   "torch7", "train", "lora", "cli" }) do
   files[name] = name
 end

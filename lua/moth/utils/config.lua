@@ -17,6 +17,7 @@ local libraries = {
   { "turbojpeg", "libturbojpeg.so.0", "JPEG images", "libturbojpeg0" },
   { "spng", "libspng.so.0", "PNG images", "libspng0" },
   { "webp", "libwebp.so.7", "WebP images", "libwebp7" },
+  { "sndfile", "libsndfile.so.1", "sound files", "libsndfile1" },
   { "archive", "libarchive.so.13", "WebDataset's tar files", "libarchive13" },
   { "zlib", "libz.so.1", "compressed files", "zlib1g" },
   { "onig", "libonig.so.5", "regular expressions of tokenizers that are not known", "libonig5" },
