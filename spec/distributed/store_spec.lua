@@ -246,6 +246,28 @@ describe("a store", function()
     assert.equal(51, store:add("n", 1))
   end)
 
+  it("and a rank that waits for others, called by more silent strangers than it holds", function()
+    local pipe, pid
+    local results = ranks.run { size = 2, join = false, backend = "tcp", code = [[
+      if rank == 1 then
+        dist.TCPStore("127.0.0.1", tonumber(os.getenv "MASTER_PORT"), { token = "specs" }):get "go"
+      end
+      dist.init_process_group("tcp", { timeout = 15 })
+      local x = moth.ones(2)
+      dist.all_reduce(x)
+      print(x[1]:item())]], meanwhile = function(_, store)
+        local port = store:get("run/0/group/1/0"):match "^%S+ (%d+) "
+        pipe = io.popen(([[exec bash -c 'for i in $(seq 300); do exec {fd}<>/dev/tcp/127.0.0.1/%d; done
+          echo all; exec sleep 15' & echo $!]]):format(port))
+        pid = pipe:read("*n", "*l")
+        assert(pipe:read "*l" == "all")
+        store:set("go", "1")
+      end }
+    os.execute(("kill -9 %d"):format(pid))
+    pipe:close()
+    assert.same({ "2\n", "2\n" }, { results[1].out, results[2].out })
+  end)
+
   it("with two processes of one rank: the second one is refused", function()
     local results = ranks.run { size = 2, timeout = 0.3, code = "",
       env = function(rank) return rank == 1 and { "RANK=0" } or {} end }

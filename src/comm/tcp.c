@@ -95,12 +95,16 @@ static MothStatus accept_higher(MothTcp *e, int listener, uint64_t secret, doubl
       } else {
         close(wait[i].fd);
       }
-      wait[i] = wait[--nwait];
+      memmove(wait + i, wait + i + 1, (size_t)(--nwait - i) * sizeof *wait);
     }
     int fd = p[0].revents ? accept(listener, NULL, NULL) : -1;
-    if (fd >= 0 && (nwait == PENDING || moth_wire_prepare(fd) < 0)) {
+    if (fd >= 0 && moth_wire_prepare(fd) < 0) {
       close(fd);
     } else if (fd >= 0) {
+      if (nwait == PENDING) { /* ranks say who they are at once: the oldest is silent */
+        close(wait[0].fd);
+        memmove(wait, wait + 1, (size_t)--nwait * sizeof *wait);
+      }
       wait[nwait].fd = fd;
       wait[nwait++].n = 0;
     }
