@@ -80,8 +80,16 @@ local recipes = {
       { function() return models.minigpt { vocab = 20, d_model = 16, n_layer = 1, n_head = 2 } end, tokens(20, 2, 5) }
   end,
 }
-for _, name in ipairs { "resnet18", "resnet34", "resnet50", "mobilenet_v2" } do
-  recipes[name] = function() return classifier(name, name == "resnet18" or name == "mobilenet_v2") end
+-- Networks of images that take any size; the small ones at a small size, too.
+local with_small = { resnet18 = true, mobilenet_v2 = true, mobilenet_v3_small = true, efficientnet_b0 = true,
+  regnet_y_400mf = true, densenet121 = true, swin_t = true }
+for _, name in ipairs(getmetatable(models).__names()) do
+  for _, kind in ipairs { "resne", "wide_resnet", "densenet", "mobilenet", "efficientnet", "regnet", "convnext",
+    "swin" } do
+    if name:find(kind, 1, true) == 1 then
+      recipes[name] = function() return classifier(name, with_small[name]) end
+    end
+  end
 end
 for n in ("11 13 16 19"):gmatch "%d+" do
   for _, name in ipairs { "vgg" .. n, "vgg" .. n .. "_bn" } do
@@ -92,7 +100,8 @@ for name, size in require("moth.each") { vit_b_16 = 224, vit_b_32 = 224, vit_l_1
   recipes[name] = function() return { function() return models[name]() end, image(size) } end
 end
 
-local not_models = { load = true, save_gguf = true }
+-- retinanet: its result depends on the values; Mamba, ModernBERT: run by the programs of language models alone.
+local not_models = { load = true, save_gguf = true, retinanet_resnet50_fpn = true, Mamba = true, ModernBERT = true }
 
 --- The names of all constructors; an error where one has no recipe above.
 function M.names()
