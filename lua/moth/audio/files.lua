@@ -40,7 +40,7 @@ end
 M.available = signature("audio.available()", function() return (pcall(ffi.load, "libsndfile.so.1")) end)
 
 local function named(code, list)
-  for name, value in pairs(list) do if value == code then return name end end
+  for name, value in require "moth.each"(list) do if value == code then return name end end
   return "unknown"
 end
 

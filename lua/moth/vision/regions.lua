@@ -104,7 +104,7 @@ local function roi_align(name, input, boxes, output_size, scale, sampling_ratio,
       parts[i] = input:new_zeros { #g.list, c, ph, pw }
     else
       local some = {}
-      for key, v in pairs(at) do some[key] = v:index_select(1, which) end
+      for key, v in require "moth.each"(at) do some[key] = v:index_select(1, which) end
       parts[i] = align(rows, h, w, some, image:index_select(1, which), ph, pw, g.gh, g.gw)
     end
   end
