@@ -2,7 +2,8 @@
 local files = {
   DataLoader = { "loader" }, default_collate = { "collate", "default" }, pad_collate = { "collate", "PadCollate" },
   get_worker_info = { "fetch", "get_worker_info" }, worker_info = { "fetch", "worker_info" },
-  WebDataset = { "webdataset" }, Tokenizer = { "tokenizer" }, arrow = { "arrow" },
+  WebDataset = { "webdataset" }, Tokenizer = { "tokenizer" }, arrow = { "arrow" }, HDF5 = { "hdf5" },
+  LMDB = { "lmdb" }, SQLite = { "sqlite" },
   prefetcher = { "diagnose", "prefetcher" },
 }
 for _, name in ipairs({ "Dataset", "TensorDataset", "Subset", "ConcatDataset", "random_split", "IterableDataset",
