@@ -67,6 +67,15 @@ describe("moth.vision #quick", function()
     assert.equal("[0, 2, 3, 3]", tostring(vision.RoIAlign(3)(x, moth.zeros(0, 5)):size()))
     fails("positions of images (from 1)", vision.roi_align, x, moth.zeros(1, 5), 2)
     fails("a tensor of boxes for each of 1 images", vision.roi_align, x, {}, 2)
+    fails("positions of images (from 1) must be whole", vision.roi_align, x, moth.tensor { { 0 / 0, 0, 0, 2, 2 } }, 2)
+    fails("positions of images (from 1) must be whole", vision.roi_align, moth.cat { x, x },
+      moth.tensor { { 1.5, 0, 0, 2, 2 } }, 2)
+    for _, ratio in ipairs { -1, 2 } do
+      fails("boxes have nan or infinity", vision.roi_align, x, { moth.tensor { { 0, 0 / 0, 2, 2 } } }, 2, 1, ratio)
+    end
+    fails("output_size must be at least 1, got 0 x 2", vision.roi_align, x, { moth.ones(1, 4) }, { 0, 2 })
+    fails("input must have floats, as means are; got moth.int64", vision.roi_align, x:to(moth.int64),
+      { moth.ones(1, 4) }, 2)
   end)
 
   it("has losses of detectors", function()

@@ -5,7 +5,8 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local M = {}
 
--- Boxes with the number of their image before them, (K, 5), from 1.
+-- Boxes with the number of their image before them, (K, 5), from 1; in float64, where positions of pixels stay exact in
+-- large batches.
 local function numbered(name, input, boxes)
   if type(boxes) == "table" then
     local rows = {}
@@ -16,6 +17,7 @@ local function numbered(name, input, boxes)
       if not moth.is_tensor(b) or b:dim() ~= 2 or b:size(2) ~= 4 then
         check.fail("[vision.%s] boxes[%d] must be a tensor of the shape (L, 4)", name, i)
       end
+      b = b:detach():to(moth.float64)
       rows[i] = moth.cat({ b:new_full({ b:size(1), 1 }, i), b }, 2)
     end
     return moth.cat(rows, 1)
@@ -24,10 +26,13 @@ local function numbered(name, input, boxes)
     check.fail("[vision.%s] boxes must have the shape (K, 5), with the image's position (from 1) first, or be a list \z
       of (L, 4), got %s", name, tostring(boxes:size()))
   end
+  boxes = boxes:detach():to(moth.float64)
   local which = boxes:select(2, 1)
-  if boxes:size(1) > 0 and (which:min():item() < 1 or which:max():item() > input:size(1)) then
-    check.fail("[vision.%s] positions of images (from 1) must lie in 1 to %d, got %g to %g", name, input:size(1),
-      which:min():item(), which:max():item())
+  if boxes:size(1) == 0 then return boxes end
+  local low, high = which:min():item(), which:max():item()
+  if not (low >= 1 and high <= input:size(1)) or not moth.equal(which, which:floor()) then
+    check.fail("[vision.%s] positions of images (from 1) must be whole numbers in 1 to %d, got %g to %g", name,
+      input:size(1), low, high)
   end
   return boxes
 end
@@ -73,12 +78,16 @@ local function roi_align(name, input, boxes, output_size, scale, sampling_ratio,
   if input:dim() ~= 4 then
     check.fail("[vision.%s] input must have the shape (N, C, H, W), got %s", name, tostring(input:size()))
   end
+  if not input:is_floating_point() then
+    check.fail("[vision.%s] input must have floats, as means are; got %s\nHINT: input:float()", name,
+      tostring(input:dtype()))
+  end
   local ph, pw = pair(name, output_size)
-  boxes = numbered(name, input, boxes):detach()
-  local k, c, h, w = boxes:size(1), input:size(2), input:size(3), input:size(4)
+  if ph < 1 or pw < 1 then check.fail("[vision.%s] output_size must be at least 1, got %d x %d", name, ph, pw) end
+  local b = numbered(name, input, boxes)
+  local k, c, h, w = b:size(1), input:size(2), input:size(3), input:size(4)
   if k == 0 then return input:new_zeros { 0, c, ph, pw } end
-  -- Places in float64: positions of pixels stay exact in large batches.
-  local b = boxes:to(moth.float64)
+  if not b:isfinite():all():item() then check.fail("[vision.%s] boxes have nan or infinity", name) end
   local offset = aligned and 0.5 or 0
   local at = { x = b:select(2, 2) * scale - offset, y = b:select(2, 3) * scale - offset }
   at.w, at.h = b:select(2, 4) * scale - offset - at.x, b:select(2, 5) * scale - offset - at.y
