@@ -95,6 +95,13 @@ describe("DataLoader #quick", function()
     assert.same({ 1, 2 }, t.pair[1]:totable())
     assert.equal("[2, 1]", tostring(t.pair[2]:size()))
     assert.same({ false, true }, b:totable())
+    -- Whole numbers beyond 2^53, as files of JSON and CSV give them, beside others.
+    for _, other in ipairs { 7, 9007199254740995LL } do
+      local ids = data.default_collate { { 9007199254740993LL }, { other } }
+      assert.equal("[9007199254740993, " .. tostring(other):match "%d+" .. "]\n[moth.int64 2, cpu]",
+        (tostring(ids):gsub(",%s+", ", ")))
+    end
+    assert.equal(moth.float32, data.default_collate({ { 9007199254740993LL }, { 0.5 } }):dtype())
   end)
 
   it("says which sample does not fit", function()

@@ -1,4 +1,5 @@
 --- From samples to a batch.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -8,9 +9,13 @@ local each = require "moth.each"
 
 local M = {}
 
+local int64 = ffi.typeof "int64_t"
+-- What is collated as what; whole numbers beyond 2^53 come from files as int64_t.
+local function kind_of(v) return ffi.istype(int64, v) and "number" or type(v) end
+
 local function all_integral(list)
   for i = 1, #list do
-    if list[i] ~= math.floor(list[i]) then return false end
+    if type(list[i]) == "number" and list[i] ~= math.floor(list[i]) then return false end
   end
   return true
 end
@@ -31,9 +36,9 @@ local function names_of(t)
   return names
 end
 
---- One value per sample as one value: tensors are stacked; numbers become a tensor (int64 if all are integral,
--- else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a list, as do
--- the tensors of BoundingBoxes.
+--- One value per sample as one value: tensors are stacked; numbers and int64_t become a tensor (int64 if all are
+-- integral, else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a
+-- list, as do the tensors of BoundingBoxes.
 -- join: a function of a list of values which gives one, or nil where the rules above hold.
 function M.values(list, join)
   local first = list[1]
@@ -52,10 +57,10 @@ function M.values(list, join)
     end
     return moth.stack(list)
   end
-  local kind = type(first)
+  local kind = kind_of(first)
   for i = 2, #list do
-    if type(list[i]) ~= kind then
-      check.fail("data: sample %d of a batch has %s where the first has %s", i, type(list[i]), kind)
+    if kind_of(list[i]) ~= kind then
+      check.fail("data: sample %d of a batch has %s where the first has %s", i, kind_of(list[i]), kind)
     end
   end
   if kind == "number" then return moth.tensor(list, { dtype = all_integral(list) and moth.int64 or nil }) end
