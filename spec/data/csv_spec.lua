@@ -100,6 +100,14 @@ describe("tables read in C #quick", function()
     says("'a' is asked for twice", { "a", "a" })
     says("2 samples from 5 on, there are 5", { "a" }, { from = 5, count = 2 })
     assert.error_matches(function() data.CSV(file "a,a\n1,2\n"):numbers { "a" } end, "two columns 'a'")
+    for _, call in ipairs { function(c) c:get(1) end, function(c) c:read() end, function(c) c:chunks(1)() end } do
+      assert.error_matches(function() call(data.CSV(file "a,b,a\n1,2,3\n")) end, "two columns 'a'")
+    end
+    assert.same({ { 2 } }, { data.CSV(file "a,b,a\n1,2,3\n", { features = { "b" } }):get(1):totable() })
+    assert.same({ 2 }, data.CSV(file "a,b,a\n1,2,3\n"):read({ "b" }).b:totable())
+    assert.same({ x = 1, y = 2, z = 3 }, data.CSV(file "a,b,a\n1,2,3\n", { columns = { "x", "y", "z" } }):get(1))
+    assert.error_matches(function() data.CSV(file "a,b\n1,2\n", { columns = { "a" } }) end,
+      "columns has 1 names, the first line has 2 cells")
     assert.same({ { 1, 2 } }, data.CSV(file "a,a\n1,2\n"):numbers():totable())
   end)
 

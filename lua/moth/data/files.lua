@@ -120,9 +120,10 @@ end
 
 --- A table in a text file. Sample i is { column = value, … }, numbers as numbers; with features (a list of columns), it
 -- is a tensor of these, then, with target, that column's value. transform gets the table.
--- header = false: columns are called 1, 2, … ; columns: their names. An empty cell is nothing (in a tensor: nan), and
--- so are those of `missing`, a list of texts such as "NA". types: { column = "string", "float", "int" (exact), "bool"
--- or "auto" }; a cell that is not of its type is an error. Without types and missing, what looks like a number is one.
+-- header = false: columns are called 1, 2, … ; columns: names for all of them. An empty cell is nothing (in a tensor:
+-- nan), and so are those of `missing`, a list of texts such as "NA". types: { column = "string", "float", "int"
+-- (exact), "bool" or "auto" }; a cell that is not of its type is an error. Without types and missing, what looks like a
+-- number is one.
 local CSV = class("CSV", TextLines)
 M.CSV = CSV
 CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool header=true, list columns?, \z
@@ -137,6 +138,12 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
   if not self.columns then
     self.columns = B.media.csv_cells(self:row(1), self.delimiter, true) or {}
     for k = 1, o.header and 0 or #self.columns do self.columns[k] = k end
+  else
+    local _, n = B.media.csv_cells(self:row(1), self.delimiter, true)
+    if n and n ~= #self.columns then
+      check.fail("[data.CSV] %s: columns has %d names, the first line has %d cells; it names all columns\n\z
+        HINT: features = { … }, or csv:read { … }, takes some of them", o.path, #self.columns, n)
+    end
   end
   if o.types or o.missing then
     self.types, self.missing, self.plan = o.types or {}, {}, false
@@ -144,7 +151,10 @@ CSV.__init = signature.init("data.CSV(path path, *, string delimiter?, bool head
     for _, text in ipairs(o.missing or {}) do self.missing[text] = true end
   end
   local known = {}
-  for _, name in ipairs(self.columns) do known[name] = true end
+  for _, name in ipairs(self.columns) do
+    if known[name] then self.twice = self.twice or name end
+    known[name] = true
+  end
   for _, name in ipairs({ o.target, unpack(o.features or {}) }) do
     if not known[name] then
       check.fail("[data.CSV] %s has no column '%s'%s", o.path, name, check.suggest(name, self.columns))
@@ -176,8 +186,14 @@ local function typed(self, i)
   end), cells
 end
 
+-- That a table of columns would lose one of this name.
+local function refuse_twice(self, name)
+  check.fail("[data.CSV] %s has two columns '%s'\nHINT: give others by columns = { … }", self.path, name)
+end
+
 function CSV:get(i)
   local row, n
+  if self.twice and not self.features then refuse_twice(self, self.twice) end
   if self.types then
     row, n = typed(self, self:check_position(i) + self.first), #self.columns
   else
@@ -214,9 +230,7 @@ local function places(self, names)
   end
   for k, name in ipairs(self.columns) do
     place[k] = not names and k - 1 or wanted[name] or -1
-    if wanted[name] == false then
-      check.fail("[data.CSV] %s has two columns '%s'\nHINT: give others by columns = { … }", self.path, name)
-    end
+    if wanted[name] == false then refuse_twice(self, name) end
     if wanted[name] then wanted[name] = false end
   end
   for name, at in each(wanted) do
@@ -272,6 +286,7 @@ function CSV:read(...)
     check.fail("[data.CSV] %s: read: %d samples from %d on, there are %d", self.path, count, from, self:size())
   end
   places(self, names)
+  if self.twice and not names then refuse_twice(self, self.twice) end
   local source = self.types and self or setmetatable({ types = {}, missing = {} }, { __index = self })
   local values, texts = {}, {}
   for k = 1, #self.columns do values[k], texts[k] = {}, {} end
