@@ -92,10 +92,11 @@ describe("moth.cli", function()
       o.lr })
     for text, what in pairs {
       ['{"step": 7}'] = "there is no option 'step'; did you mean 'steps'?", ["[1]"] = "expected a JSON object",
-      ['{"steps": "7"}'] = "%-%-steps: expected an integer, got string", ["{"] = "expected a JSON object: ",
+      ['{"steps": "7"}'] = "%-%-steps: expected an integer, got string",
+      ["{"] = "expected a JSON object: line 1, column 2: ",
       ['{"steps": 1.5}'] = "expected an integer of at least 1, got '1.5'", ['{"workers": 3}'] = "expected a list",
       ['{"device": null}'] = "expected a text, got null", ['{"help": true}'] = "there is no option 'help'",
-      ["error()"] = "expected a JSON object: ",
+      ["error()"] = "expected a JSON object: ", ['{"lr": NaN}'] = "line 1, column 8: expected a value",
     } do
       local file = written(text)
       assert.matches(what, wrong { "a", "--config", file })
@@ -133,6 +134,9 @@ describe("moth.cli", function()
       ["the default of %-%-n: expected an integer of at least 1"] = { "", { "--n N", "", 0, min = 1 } },
       ["an option begins with its words"] = { "", { 3 } }, ["takes all that is left"] = { "", { "A..." }, { "B" } },
       ["expected %-%-name, or"] = { "", { "-name X" } },
+      ["expected %-%-name, or .*"] = { "", { "--loader.batch B" } },
+      ["%[N%]: bare says what it is without a value"] = { "", { "--n [N]" } },
+      ["max must be a number, got string"] = { "", { "--n N", max = "3" } }, ["no commands"] = { "", commands = {} },
     } do
       assert.error_matches(function() cli.parse(one, {}) end, what)
     end

@@ -50,7 +50,7 @@ function M.program()
     { "-j CMD[=A,B]", "LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, bc" },
     { "-i", "is interactive after the script or -e" },
     { "--profile [FILE]", "profiles the script: a table on standard error, a page in FILE (moth-profile.html; or \z
-      .json, .pftrace for Perfetto, .svg for a flame graph)", type = "path" },
+      .json, .pftrace for Perfetto, .svg for a flame graph)", type = "path", bare = "" },
     { "-v, --version", "prints the versions of moth and LuaJIT" },
     see = "docs/start.md",
   }

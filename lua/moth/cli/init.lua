@@ -19,7 +19,7 @@
 -- - `--name N` takes an integer, X a number, FILE, DIR and PATH a path, `a|b` one of these words, any other word a
 --   text. Without one the default says the type. `type` says it too: "integer", "number", "string", "path", "boolean",
 --   "json", and lists, divided by commas: "integer[]", "number[]", "string[]".
--- - `--name [N]` may stand alone, and then is `bare`.
+-- - `--name [N]` may stand alone, and then is `bare`, which must be said.
 -- - `several`: it may be given several times; the value is a list.
 -- - a word without dashes is an argument by position: FILE one, [FILE] none or one, FILE... one or more, [FILE...] any.
 -- - `key`: where the value goes; else it is the name, with _ for -. "a.b" is o.a.b.
@@ -30,6 +30,7 @@
 -- lists, each with `name`: the first word is one of these, and o.command says which.
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local json = require "moth.io.json"
 local signature = require "moth.utils.signature"
 
 local M = {}
@@ -63,8 +64,8 @@ local readers = {
     return known[text:lower()]
   end, "true or false" },
   json = { function(text)
-    local ok, value = pcall(require("cjson").decode, text)
-    return ok and type(value) == "table" and value or nil
+    local value = json._read(text, json.null, nil, "number")
+    return type(value) == "table" and value or nil
   end, "a JSON object" },
 }
 
@@ -149,7 +150,7 @@ local function declared(given)
   for name in each(fields) do if name ~= "default" then o[name] = given[name] end end
   local letter, rest = words:match "^%-(%w),?%s+(%-%-.*)$"
   o.letter = letter
-  local flag, word = (rest or words):match "^%-%-(%w[%w_-]*)%s*(.*)$"
+  local flag, word = ((rest or words) .. " "):match "^%-%-(%w[%w_-]*)%s+(.-)%s*$"
   if not flag then letter, word = (words .. " "):match "^%-(%w)%s+(.-)%s*$" end
   if flag or letter then
     o.flag, o.letter = flag and flag:gsub("_", "-"), letter
@@ -157,6 +158,7 @@ local function declared(given)
     o.optional = word:sub(1, 1) == "["
     o.word = word:gsub("^%[(.*)%]$", "%1")
     if o.word == "" then o.word = nil end
+    if o.optional and o.bare == nil then bad("%s: bare says what it is without a value", words) end
   elseif words:find "^%-" then
     bad("%s: expected --name, or -n, --name", words)
   else
@@ -179,6 +181,11 @@ local function declared(given)
   if not is_kind(o.type) then
     bad("%s: there is no type '%s'; there are string, path, integer, number, boolean, json, and lists such as \z
       integer[]", words, tostring(o.type))
+  end
+  for _, field in ipairs { "min", "max" } do
+    if o[field] ~= nil and type(o[field]) ~= "number" then
+      bad("%s: %s must be a number, got %s", words, field, type(o[field]))
+    end
   end
   if o.type == "boolean" and not o.positional and o.default == nil and not o.required then o.default = false end
   if not o.positional and o.type ~= "boolean" and not o.word then
@@ -228,6 +235,7 @@ local function program_of(spec, name)
     end
   end
   if spec.commands then
+    if #spec.commands == 0 then bad("there are no commands in `commands`") end
     p.commands = {}
     for i, one in ipairs(spec.commands) do
       if not is_list(one) or type(one.name) ~= "string" then bad("commands: number %d has no name", i) end
@@ -270,7 +278,7 @@ local function names_of(p)
 end
 
 local function unknown(p, word, name)
-  fail("there is no option %s%s", word, check.suggest("--" .. name, names_of(p)))
+  fail("there is no option %s%s", word, #name > 1 and check.suggest("--" .. name, names_of(p)) or "")
 end
 
 -- The values that stand in a JSON file, by option.
@@ -279,9 +287,10 @@ local function read_config(p, path, values)
   local text = f and f:read "*a"
   if f then f:close() end
   if not text then fail("--config: %s", why or path .. ": it is a folder") end
-  local ok, object = pcall(require("cjson").decode, text)
-  if not ok or type(object) ~= "table" or object[1] ~= nil then
-    fail("--config %s: expected a JSON object%s", path, ok and "" or ": " .. tostring(object):gsub("^[^\n]-:%d+: ", ""))
+  local object, wrong, line, column = json._read(text, json.null, nil, "number")
+  if wrong or type(object) ~= "table" or object[1] ~= nil then
+    fail("--config %s: expected a JSON object%s", path,
+      wrong and (": line %d, column %d: %s"):format(line, column, wrong) or "")
   end
   for name, value in each(object) do
     local option = p.flags[(tostring(name):gsub("_", "-"))]
