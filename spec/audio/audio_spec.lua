@@ -56,6 +56,22 @@ describe("moth.audio #quick", function()
     local rows = masked:sum(3):select(1, 1)
     assert.is_true(rows:eq(0):logical_or(rows:eq(30)):all():item())
     assert.is_true(moth.equal(ones, audio.TimeMasking(15):eval()(ones)))
+    assert.is_true(moth.equal(ones, audio.TimeMasking(0)(ones)))
+    for _ = 1, 20 do -- at most 3 of 30 columns, of each channel by itself
+      local own = audio.TimeMasking(15, { iid_masks = true, p = 0.1 })(ones):sum(2)
+      assert.is_true(own:eq(0):logical_or(own:eq(20)):all():item())
+      assert.is_true(own:eq(0):sum(2):max():item() < 3)
+    end
+    local strips = audio.FrequencyMasking(20, { iid_masks = true })(moth.ones(2, 8, 20, 5))
+    assert.is_true(strips:sum({ 3, 4 }):flatten():std():item() > 0)
+    assert.error_matches(function() audio.TimeMasking(3, { iid_masks = true })(moth.ones(4, 4)) end, "channels")
+    assert.error_matches(function() audio.TimeMasking(3, { p = 2 }) end, "p must be from 0 to 1, got 2")
+    assert.error_matches(function() audio.AmplitudeToDB("power", -80) end, "top_db must be at least 0, got %-80")
+    assert.error_matches(function() audio.resample(ones, 2, 1, { rolloff = 0 }) end, "rolloff must be above 0, got 0")
+    assert.error_matches(function() audio.Spectrogram()(moth.zeros(1, 0)) end, "stft.*reflecting")
+    local way = { resampling_method = "sinc_interp_kaiser", beta = 9 }
+    assert.is_true(moth.equal(audio.resample(x, 3, 2, way),
+      audio.Resample { orig_freq = 3, new_freq = 2, resampling_method = "sinc_interp_kaiser", beta = 9 }(x)))
   end)
 
   local files = available and it or pending
@@ -78,6 +94,7 @@ describe("moth.audio #quick", function()
     local name = file ".wav"
     audio.save(name, moth.tensor { { 2, -2, 0.5 } }, 8000) -- cut, not wrapped
     near({ 32767 / 32768, -1, 0.5 }, (audio.load(name)))
+    assert.error_matches(function() audio.save(name, moth.full({ 1, 2 }, 0 / 0), 8000) end, "nan, which PCM_16 cannot")
     audio.save(name, moth.zeros(1, 0), 8000)
     assert.equal("[1, 0]", tostring((audio.load(name)):size()))
   end)

@@ -117,6 +117,9 @@ M.save = signature("audio.save(path path, Tensor waveform, count sample_rate, *,
       check.fail("[audio.save] %s does not take %d channels of %s at %d Hz", format, waveform:size(1), encoding,
         sample_rate)
     end
+    if encoding ~= "FLOAT" and encoding ~= "DOUBLE" and waveform:isnan():any():item() then
+      check.fail("[audio.save] %s: the waveform has nan, which %s cannot say", path, encoding)
+    end
     local double = waveform:dtype() == moth.float64
     local rows = waveform:detach():cpu():to(double and moth.float64 or moth.float32):t():contiguous()
     local file = l.moth_sf_open(path, WRITE, about)

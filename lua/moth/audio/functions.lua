@@ -36,6 +36,7 @@ M.resample = signature("audio.resample(Tensor waveform, count orig_freq, count n
       check.fail("[audio.resample] expected a floating waveform (…, time), got %s %s", tostring(x:dtype()),
         tostring(x:size()))
     end
+    if rolloff <= 0 then check.fail("[audio.resample] rolloff must be above 0, got %g", rolloff) end
     if from == to then return x end
     local common = gcd(from, to)
     from, to = from / common, to / common

@@ -20,10 +20,12 @@ local function define(name, options, start, forward)
 end
 
 --- audio.resample as a module.
-define("Resample", "count orig_freq=16000, count new_freq=16000, *, count lowpass_filter_width=6, number rolloff=0.99",
+define("Resample", "count orig_freq=16000, count new_freq=16000, *, count lowpass_filter_width=6, \z
+  number rolloff=0.99, 'sinc_interp_hann'|'sinc_interp_kaiser' resampling_method='sinc_interp_hann', \z
+  number beta=14.769656459379492",
   nil, function(self, x)
     return functions.resample(x, self.orig_freq, self.new_freq, { lowpass_filter_width = self.lowpass_filter_width,
-      rolloff = self.rolloff })
+      rolloff = self.rolloff, resampling_method = self.resampling_method, beta = self.beta })
   end)
 
 local windows = { hann = "hann_window", hamming = "hamming_window", blackman = "blackman_window",
@@ -48,10 +50,10 @@ local function spectra(self, x)
       tostring(x:size()))
   end
   if self.pad > 0 then x = nn.functional.pad(x, { self.pad, self.pad }) end
-  local shape = {}
-  for i = 1, x:dim() - 1 do shape[i] = x:size(i) end
+  local shape, rows = {}, 1
+  for i = 1, x:dim() - 1 do shape[i], rows = x:size(i), rows * x:size(i) end
   local frame = self.normalized == "frame_length"
-  local y = moth.stft(x:reshape(-1, x:size(-1)), { n_fft = self.n_fft, hop_length = self.hop_length,
+  local y = moth.stft(x:reshape(rows, x:size(-1)), { n_fft = self.n_fft, hop_length = self.hop_length,
     win_length = self.win_length, window = self.window, center = self.center, pad_mode = self.pad_mode,
     normalized = frame, onesided = self.onesided, return_complex = true })
   shape[#shape + 1], shape[#shape + 2] = y:size(2), y:size(3)
@@ -94,7 +96,11 @@ define("MelSpectrogram", "count sample_rate=16000, count n_fft=400, count win_le
 end, function(self, x) return bands(self, spectra(self, x)) end)
 
 --- Decibels of a "power" or "magnitude" spectrogram; top_db: nothing further below the largest value.
-define("AmplitudeToDB", "'power'|'magnitude' stype='power', number top_db?", nil, function(self, x)
+define("AmplitudeToDB", "'power'|'magnitude' stype='power', number top_db?", function(_, o)
+  if o.top_db and o.top_db < 0 then
+    check.fail("[audio.AmplitudeToDB] top_db must be at least 0, got %g", o.top_db)
+  end
+end, function(self, x)
   return functions.amplitude_to_DB(x, self.stype == "power" and 10 or 20, 1e-10, 0, self.top_db)
 end)
 
@@ -117,22 +123,33 @@ end, function(self, x)
 end)
 
 -- SpecAugment (Park et al. 2019): a strip of a random width below `param` is 0, along dimension dim.
-local function mask(dim, key)
+local function mask(name, dim, key)
   return function(self, x)
     if not self.training then return x end
-    local size = x:size(dim)
-    local draw = moth.rand(2):totable()
-    local width = math.min(draw[1] * self[key], size)
-    local first = math.floor(draw[2] * (size - width))
+    if x:dim() < (self.iid_masks and 3 or 2) then
+      check.fail("[audio.%s] expected %s, got %s", name, self.iid_masks and "(…, channels, frequencies, time)"
+        or "(…, frequencies, time)", tostring(x:size()))
+    end
+    local size, shape = x:size(dim), { 1, 1 }
+    for k = 1, self.iid_masks and x:dim() - 2 or 0 do table.insert(shape, k, x:size(k)) end
+    local most = self.p == 1 and self[key] or math.min(self[key], math.floor(size * self.p))
+    local width = (moth.rand(shape) * most):clamp_max(size)
+    local first = (moth.rand(shape) * (size - width)):floor()
+    width, first = width:floor():to(x:device()), first:to(x:device())
     local at = moth.arange(0, size, { device = x:device() })
-    local inside = at:ge(first):logical_and(at:lt(first + math.floor(width)))
-    return x:masked_fill(dim == -2 and inside:unsqueeze(2) or inside, 0)
+    if dim == -2 then at = at:unsqueeze(2) end
+    return x:masked_fill(at:ge(first):logical_and(at:lt(first + width)), 0)
   end
 end
 --- While training, a strip of fewer than freq_mask_param frequencies of (…, frequencies, time) is 0.
-define("FrequencyMasking", "count freq_mask_param", nil, mask(-2, "freq_mask_param"))
---- While training, a strip of less than time_mask_param of (…, frequencies, time) is 0.
-define("TimeMasking", "count time_mask_param", nil, mask(-1, "time_mask_param"))
+-- iid_masks: another strip in each of (…, channels).
+define("FrequencyMasking", "size freq_mask_param, bool iid_masks=false", function(self) self.p = 1 end,
+  mask("FrequencyMasking", -2, "freq_mask_param"))
+--- While training, a strip of less than time_mask_param, and than the share p, of (…, frequencies, time) is 0.
+-- iid_masks: another strip in each of (…, channels).
+define("TimeMasking", "size time_mask_param, bool iid_masks=false, number p=1", function(_, o)
+  if not (o.p >= 0 and o.p <= 1) then check.fail("[audio.TimeMasking] p must be from 0 to 1, got %g", o.p) end
+end, mask("TimeMasking", -1, "time_mask_param"))
 
 --- audio.mu_law_encoding as a module.
 define("MuLawEncoding", "count quantization_channels=256", nil, function(self, x)
