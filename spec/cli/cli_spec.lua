@@ -94,7 +94,8 @@ describe("moth.cli", function()
       ['{"step": 7}'] = "there is no option 'step'; did you mean 'steps'?", ["[1]"] = "expected a JSON object",
       ['{"steps": "7"}'] = "%-%-steps: expected an integer, got string",
       ["{"] = "expected a JSON object: line 1, column 2: ",
-      ['{"steps": 1.5}'] = "expected an integer of at least 1, got '1.5'", ['{"workers": 3}'] = "expected a list",
+      ['{"steps": 1.5}'] = "^%-%-config .*: %-%-steps: expected an integer of at least 1, got '1.5'",
+      ['{"workers": 3}'] = "expected a list",
       ['{"device": null}'] = "expected a text, got null", ['{"help": true}'] = "there is no option 'help'",
       ["error()"] = "expected a JSON object: ", ['{"lr": NaN}'] = "line 1, column 8: expected a value",
     } do

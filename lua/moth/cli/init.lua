@@ -117,7 +117,9 @@ local function value_of_file(option, value, file)
     if not fits then
       fail("%s: %s: expected %s, got %s", file, option.name, readers[kind][2], is == "userdata" and "null" or is)
     end
-    return read_one(option, kind, tostring(v))
+    local ok, read = pcall(read_one, option, kind, tostring(v))
+    if not ok then fail("%s: %s", file, tostring(read)) end
+    return read
   end
   local kind = option.type:match "^(.*)%[%]$"
   if not kind and not option.several and not option.many then return one(value, option.type) end
