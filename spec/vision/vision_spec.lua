@@ -121,5 +121,16 @@ describe("models.retinanet_resnet50_fpn", function()
     fails("values from 0 to 1", net, { moth.zeros({ 3, 8, 8 }, { dtype = moth.uint8 }) })
     net:train()
     fails("targets must have { boxes, labels } for each of 2 images", net, images)
+    local function refused(what, boxes, labels)
+      fails("targets[2] must have " .. what, net, images, { nothing, { boxes = moth.tensor(boxes), labels = labels } })
+    end
+    refused("boxes (M, 4) and labels (M)", { { 5, 5, 30, 30 } }, moth.tensor({ 2, 2 }, { dtype = moth.int64 }))
+    refused("labels of integers, got moth.float32", { { 5, 5, 30, 30 } }, moth.tensor { 2 })
+    refused("labels from 1 to 3, got 0 to 0", { { 5, 5, 30, 30 } }, moth.tensor({ 0 }, { dtype = moth.int64 }))
+    for _, box in ipairs { { 5, 5, 5, 30 }, { 5, 5, 0 / 0, 30 }, { 5, 9, 7, 8 }, { 1, 1, 2, 1 / 0 } } do
+      refused("boxes (x1, y1, x2, y2) with x1 < x2", { box }, target.labels)
+    end
+    target.boxes = target.boxes:to(moth.int64) -- 40 pixels become 64: what is scaled is not whole
+    assert.equal(losses.bbox_regression:item(), net(images, { target, nothing }).bbox_regression:item())
   end)
 end)

@@ -119,6 +119,26 @@ local function detections(self, logits, codes, anchors, i, image)
     labels = labels:index_select(1, keep) }
 end
 
+-- What a target has to be, so that no loss is infinite.
+local function check_target(i, target, classes)
+  local function fail(...) check.fail("[models.RetinaNet] targets[%d] must have " .. ..., i, select(2, ...)) end
+  local boxes, labels = target.boxes, target.labels
+  if not moth.is_tensor(boxes) or boxes:dim() ~= 2 or boxes:size(2) ~= 4 or not moth.is_tensor(labels)
+    or labels:numel() ~= boxes:size(1) then
+    fail "boxes (M, 4) and labels (M)"
+  elseif boxes:size(1) == 0 then
+    return
+  elseif labels:is_floating_point() or labels:dtype() == moth.bool then
+    fail("labels of integers, got %s", tostring(labels:dtype()))
+  elseif labels:min():item() < 1 or labels:max():item() > classes then
+    fail("labels from 1 to %d, got %d to %d", classes, labels:min():item(), labels:max():item())
+  end
+  local sides = boxes:narrow(2, 3, 2) - boxes:narrow(2, 1, 2)
+  if not sides:gt(0):logical_and(sides:isfinite()):all():item() then
+    fail "boxes (x1, y1, x2, y2) with x1 < x2 and y1 < y2"
+  end
+end
+
 --- images: a list of (3, H, W), values from 0 to 1, of any sizes. While training, with targets, a list of
 -- { boxes = (M, 4), labels = (M) from 1 } -> { classification, bbox_regression }, two losses to be added. Else a list
 -- of { boxes, scores, labels }, best first.
@@ -128,6 +148,9 @@ function RetinaNet:forward(images, targets)
   end
   if self.training and (type(targets) ~= "table" or #targets ~= #images) then
     check.fail("[models.RetinaNet] while training, targets must have { boxes, labels } for each of %d images", #images)
+  end
+  for i, target in ipairs(self.training and targets or {}) do
+    check_target(i, type(target) == "table" and target or {}, self.options.num_classes)
   end
   local x, list = batch(self, images)
   local body = self.backbone.body
@@ -140,12 +163,7 @@ function RetinaNet:forward(images, targets)
   if self.training then
     local moved = {}
     for i, target in ipairs(targets) do
-      if type(target) ~= "table" or not moth.is_tensor(target.boxes) or target.boxes:dim() ~= 2
-        or target.boxes:size(2) ~= 4 or not moth.is_tensor(target.labels)
-        or target.labels:numel() ~= target.boxes:size(1) then
-        check.fail("[models.RetinaNet] targets[%d] must have boxes (M, 4) and labels (M)", i)
-      end
-      moved[i] = { boxes = scaled(target.boxes, images[i], list[i]), labels = target.labels }
+      moved[i] = { boxes = scaled(target.boxes:to(images[i]:dtype()), images[i], list[i]), labels = target.labels }
     end
     return losses(self, moth.cat(logits, 2), moth.cat(codes, 2), moth.cat(anchors, 1), moved)
   end
