@@ -78,6 +78,7 @@ describe("moth.cli", function()
       for word in words:gmatch "%S+" do list[#list + 1] = word end
       assert.equal(what, wrong(list))
     end
+    assert.equal(false, cli.parse({ "", { "--n [N]", "", bare = false } }, { "--n" }).n)
     assert.equal("there is no option --=3", wrong({ "--=3" }, { "", { "--n N" } }))
     assert.equal("--b: expected 1 or 2, got '3'", wrong({ "--b=3" }, { "", { "--b N", choices = { 1, 2 } } }))
     assert.equal("'x' is one argument too many", wrong({ "a", "x" }, { "", { "FILE" } }))
@@ -138,6 +139,11 @@ describe("moth.cli", function()
       ["expected %-%-name, or .*"] = { "", { "--loader.batch B" } },
       ["%[N%]: bare says what it is without a value"] = { "", { "--n [N]" } },
       ["max must be a number, got string"] = { "", { "--n N", max = "3" } }, ["no commands"] = { "", commands = {} },
+      ["key must be a string, got number"] = { "", { "--n N", key = 5 } },
+      ["choices is empty"] = { "", { "--n N", choices = {} } },
+      ["min is above max"] = { "", { "--n N", min = 3, max = 2 } },
+      ["the list: it has no field 'comands'; did you mean 'commands'"] = { "", comands = {} },
+      ["strict must be a boolean"] = { "", strict = 1, { "F" } },
     } do
       assert.error_matches(function() cli.parse(one, {}) end, what)
     end

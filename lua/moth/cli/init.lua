@@ -131,9 +131,22 @@ end
 
 -- ---- declarations -------------------------------------------------------------------------------------
 
-local fields = {}
-for name in ([[type choices required min max several bare key default hidden env]]):gmatch "%S+" do
-  fields[name] = true
+-- The fields of an option and of a list, with their types.
+local fields = { type = "string", choices = "table", required = "boolean", min = "number", max = "number",
+  several = "boolean", bare = "any", key = "string", default = "any", hidden = "boolean", env = "string" }
+local list_fields = { name = "string", commands = "table", strict = "boolean", config = "boolean", sparse = "boolean",
+  usage = "table", see = "string", pages = "boolean" }
+
+local function check_fields(given, known, what, kind)
+  for name, v in each(given) do
+    if type(name) ~= "number" and not known[name] then
+      local names = {}
+      for one in each(known) do names[#names + 1] = one end
+      bad("%s: %s has no field '%s'%s", what, kind, tostring(name), check.suggest(tostring(name), names))
+    elseif type(name) ~= "number" and known[name] ~= "any" and type(v) ~= known[name] then
+      bad("%s: %s must be a %s, got %s", what, name, known[name], type(v))
+    end
+  end
 end
 
 local function is_list(t) return type(t) == "table" and getmetatable(t) == nil end
@@ -141,13 +154,9 @@ local function is_list(t) return type(t) == "table" and getmetatable(t) == nil e
 local function declared(given)
   local words = given[1]
   if type(words) ~= "string" then bad("an option begins with its words, such as \"--steps N\"; got %s", type(words)) end
-  for name in each(given) do
-    if type(name) ~= "number" and not fields[name] then
-      local names = {}
-      for known in each(fields) do names[#names + 1] = known end
-      bad("%s: an option has no field '%s'%s", words, tostring(name), check.suggest(tostring(name), names))
-    end
-  end
+  check_fields(given, fields, words, "an option")
+  if given.choices and #given.choices == 0 then bad("%s: choices is empty", words) end
+  if given.min and given.max and given.min > given.max then bad("%s: min is above max", words) end
   local o = { help = given[2] or "", default = given[3], shown = given.default }
   for name in each(fields) do if name ~= "default" then o[name] = given[name] end end
   local letter, rest = words:match "^%-(%w),?%s+(%-%-.*)$"
@@ -184,11 +193,6 @@ local function declared(given)
     bad("%s: there is no type '%s'; there are string, path, integer, number, boolean, json, and lists such as \z
       integer[]", words, tostring(o.type))
   end
-  for _, field in ipairs { "min", "max" } do
-    if o[field] ~= nil and type(o[field]) ~= "number" then
-      bad("%s: %s must be a number, got %s", words, field, type(o[field]))
-    end
-  end
   if o.type == "boolean" and not o.positional and o.default == nil and not o.required then o.default = false end
   if not o.positional and o.type ~= "boolean" and not o.word then
     o.word = ({ integer = "N", number = "X", path = "PATH" })[(o.type:gsub("%[%]$", ""))] or "TEXT"
@@ -211,6 +215,7 @@ local function program_of(spec, name)
   if not is_list(spec) or (spec[1] == nil and not spec.commands) then
     bad("expected a list: a text that says what the script does, and options such as { \"--steps N\", \"steps\", 200 }")
   end
+  check_fields(spec, list_fields, "the list", "it")
   local p = { name = spec.name, about = "", entries = {}, options = {}, arguments = {}, flags = {}, letters = {},
     strict = spec.strict, spec = spec, see = spec.see, usage = spec.usage,
     pages = spec.pages }
@@ -382,7 +387,8 @@ local function read(p, words, from)
         set(option, read_value(option, behind))
       else
         local value, ready = next_value(option, word)
-        set(option, ready and value or read_value(option, value))
+        if not ready then value = read_value(option, value) end
+        set(option, value)
       end
       if option and option.flag == "help" and values[option] then return values, {}, true end
     elseif word:find "^%-." and not tonumber(word) then
