@@ -24,9 +24,6 @@ static inline int64_t moth_q8_0_bytes(int64_t elements) {
 static inline MothStatus moth_paged_check(const MothPaged *p, const int64_t *table,
                                           const int64_t *lengths, const int64_t *counts) {
   int64_t rows = 0;
-  if (p->window < 1)
-    return moth_fail(MOTH_ERR_VALUE, "a window of %lld: expected 1 token at least",
-                     (long long)p->window);
   for (int64_t s = 0; s < p->S; s++) {
     int64_t n = lengths[s], count = counts[s];
     if (n < 0 || n > p->M * p->P)

@@ -74,7 +74,8 @@ return {
   let = { V = "when(is_float(v_pool), Y, floor_divide(Y, 34) * 32)" },
   out = "N H V : query",
   check = { key_type, key_rows, value_rows, { "both(ge(K, 1), equal(remainder(H, larger(K, 1)), 0))",
-    "the heads of query must be a multiple of those of k_pool, got {H} and {K}" } },
+    "the heads of query must be a multiple of those of k_pool, got {H} and {K}" },
+    { "either(negate(given(window)), ge(window, 1))", "a window of {window}: expected 1 token at least" } },
   grad = "unimplemented",
   reference = "paged_attention",
   samples = {
