@@ -15,6 +15,14 @@ Generator.__init = signature.init("vision.AnchorGenerator(list sizes, list aspec
     check.fail("[vision.AnchorGenerator] expected as many lists of sizes as of aspect_ratios, got %d and %d", #o.sizes,
       #o.aspect_ratios)
   end
+  for _, field in ipairs { "sizes", "aspect_ratios" } do
+    for i, list in ipairs(o[field]) do
+      if type(list) ~= "table" or type(list[1]) ~= "number" then
+        check.fail("[vision.AnchorGenerator] %s[%d] must be a list of numbers, for a map, got %s", field, i,
+          type(list))
+      end
+    end
+  end
   self.sizes, self.aspect_ratios = o.sizes, o.aspect_ratios
 end)
 --- How many boxes a place of each map has.
@@ -53,13 +61,23 @@ local Coder = class("vision.BoxCoder")
 M.BoxCoder = Coder
 Coder.__init = signature.init("vision.BoxCoder(list weights?)", function(self, o)
   self.weights = o.weights or { 1, 1, 1, 1 }
+  if #self.weights ~= 4 then check.fail("[vision.BoxCoder] weights must be 4 numbers, got %d", #self.weights) end
 end)
+-- That there is an anchor for each of `rows`.
+local function check_rows(name, what, rows, anchors)
+  if rows:dim() ~= 2 or anchors:dim() ~= 2 or rows:size(2) ~= 4 or anchors:size(2) ~= 4
+    or rows:size(1) ~= anchors:size(1) then
+    check.fail("[vision.BoxCoder] %s: expected %s and anchors (N, 4), got %s and %s", name, what,
+      tostring(rows:size()), tostring(anchors:size()))
+  end
+end
 local function centred(b)
   local w, h = b:select(2, 3) - b:select(2, 1), b:select(2, 4) - b:select(2, 2)
   return b:select(2, 1) + w * 0.5, b:select(2, 2) + h * 0.5, w, h
 end
 --- (reference (N, 4), anchors (N, 4)) -> (N, 4): how each reference lies to its anchor.
 function Coder:encode(reference, anchors)
+  check_rows("encode", "reference", reference, anchors)
   local gx, gy, gw, gh = centred(reference)
   local x, y, w, h = centred(anchors)
   local k = self.weights
@@ -67,6 +85,7 @@ function Coder:encode(reference, anchors)
 end
 --- (codes (N, 4), anchors (N, 4)) -> boxes (N, 4).
 function Coder:decode(codes, anchors)
+  check_rows("decode", "codes", codes, anchors)
   local x, y, w, h = centred(anchors:to(codes:dtype()))
   local k, most = self.weights, math.log(1000 / 16)
   x, y = codes:select(2, 1) / k[1] * w + x, codes:select(2, 2) / k[2] * h + y
