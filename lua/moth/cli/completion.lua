@@ -12,7 +12,9 @@ local function identifier(text) return "_" .. text:gsub("[^%w]", "_") end
 local function words_of(option)
   local list = { option.name }
   if option.letter and option.flag then list[#list + 1] = "-" .. option.letter end
-  if option.type == "boolean" and option.default == true then list[#list + 1] = "--no-" .. option.flag end
+  if option.type == "boolean" and option.default == true and option.flag then
+    list[#list + 1] = "--no-" .. option.flag
+  end
   return list
 end
 
@@ -54,6 +56,13 @@ local function bash_body(p, indent)
     add "esac"
   end
   add("if [[ $cur == -* ]]; then " .. of_words .. "; return; fi", quoted(table.concat(words, " ")))
+  local list = {}
+  for _, argument in ipairs(p.arguments) do
+    for _, choice in ipairs(argument.choices or {}) do list[#list + 1] = tostring(choice) end
+  end
+  if #list > 0 then
+    add("%s%s", of_words:format(quoted(table.concat(list, " "))), takes_path(p) and "" or "; return")
+  end
   return out
 end
 
