@@ -50,6 +50,10 @@ end
 
 -- Regions that share the counts of samples: a bag for each bin, of four pixels for each sample.
 local function align(rows, h, w, boxes, image, ph, pw, gh, gw)
+  if boxes.x:size(1) * ph * gh * pw * gw > 2 ^ 28 then
+    check.fail("[vision.roi_align] %d boxes with %g x %g samples for each of %d x %d bins are too many; HINT: give \z
+      sampling_ratio, or clip the boxes to the image", boxes.x:size(1), gh, gw, ph, pw)
+  end
   local k = boxes.x:size(1)
   local y0, y1, fy, my = samples(boxes.y, boxes.h, ph, gh, h)
   local x0, x1, fx, mx = samples(boxes.x, boxes.w, pw, gw, w)
