@@ -2,6 +2,7 @@
 local ffi = require "ffi"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local open_library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
 local M = {}
 
@@ -26,18 +27,12 @@ local usual = { wav = "PCM_16", aiff = "PCM_16", au = "PCM_16", flac = "PCM_16",
 
 local lib
 local function library(name)
-  if not lib then
-    local ok, found = pcall(ffi.load, "libsndfile.so.1")
-    if not ok then
-      check.fail("[audio.%s] libsndfile.so.1 is not on this machine; HINT: install Debian's libsndfile1", name)
-    end
-    lib = found
-  end
+  lib = lib or open_library("libsndfile.so.1", ("[audio.%s]"):format(name), "libsndfile1")
   return lib
 end
 
 --- Whether the library is there.
-M.available = signature("audio.available()", function() return (pcall(ffi.load, "libsndfile.so.1")) end)
+M.available = signature("audio.available()", function() return open_library "libsndfile.so.1" ~= nil end)
 
 local function named(code, list)
   for name, value in require "moth.each"(list) do if value == code then return name end end

@@ -7,6 +7,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local fetch = require "moth.data.fetch"
+local open_library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
 local Dataset = require("moth.data.dataset").Dataset
 
@@ -35,17 +36,8 @@ local lib
 local function library()
   if not lib then
     pcall(ffi.cdef, declarations)
-    for _, name in ipairs { "libhdf5_serial.so.103", "libhdf5.so.103", "libhdf5_serial.so.310", "libhdf5.so.310",
-      "libhdf5.so" } do
-      local ok, found = pcall(ffi.load, name)
-      if ok then
-        lib = found
-        break
-      end
-    end
-    if not lib then
-      check.fail("[data.HDF5] libhdf5 is not on this machine; HINT: install Debian's libhdf5-103-1")
-    end
+    lib = open_library({ "libhdf5_serial.so.103", "libhdf5.so.103", "libhdf5_serial.so.310", "libhdf5.so.310",
+      "libhdf5.so" }, "[data.HDF5]", "libhdf5-103-1")
     lib.H5open()
     lib.H5Eset_auto2(0, nil, nil)
   end

@@ -2,6 +2,7 @@
 -- function decodes. It is only read, without locks: nobody may write it meanwhile.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
+local open_library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
 local Dataset = require("moth.data.dataset").Dataset
 
@@ -24,9 +25,7 @@ local lib
 local function library()
   if not lib then
     pcall(ffi.cdef, declarations)
-    local ok, found = pcall(ffi.load, "liblmdb.so.0")
-    if not ok then check.fail("[data.LMDB] liblmdb.so.0 is not on this machine; HINT: install Debian's liblmdb0") end
-    lib = found
+    lib = open_library("liblmdb.so.0", "[data.LMDB]", "liblmdb0")
   end
   return lib
 end

@@ -2,6 +2,7 @@
 local ffi = require "ffi"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local open_library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
 local Dataset = require("moth.data.dataset").Dataset
 
@@ -20,11 +21,7 @@ local lib
 local function library()
   if not lib then
     pcall(ffi.cdef, declarations)
-    local ok, found = pcall(ffi.load, "libsqlite3.so.0")
-    if not ok then
-      check.fail("[data.SQLite] libsqlite3.so.0 is not on this machine; HINT: install Debian's libsqlite3-0")
-    end
-    lib = found
+    lib = open_library("libsqlite3.so.0", "[data.SQLite]", "libsqlite3-0")
   end
   return lib
 end

@@ -32,8 +32,7 @@ local function open_zlib()
     int inflate(moth_z_stream *, int flush);
     int inflateEnd(moth_z_stream *);
   ]])
-  zlib = library "libz.so.1"
-  if not zlib then error("libz.so.1 is not there; HINT: apt install zlib1g (make deps)", 0) end
+  zlib = library("libz.so.1", "a compressed array", "zlib1g")
   return zlib
 end
 

@@ -1,6 +1,7 @@
 --- ZeroMQ sockets for the Jupyter kernel, by the system's libzmq.so.5, which is opened when first needed.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
+local open_library = require "moth.utils.library"
 
 ffi.cdef [[
 typedef struct { unsigned char bytes[64]; } moth_zmq_msg __attribute__((aligned(8)));
@@ -31,13 +32,12 @@ local lib, context
 
 local function open()
   if lib then return end
-  local ok, found = pcall(ffi.load, "libzmq.so.5")
-  if not ok then check.fail "moth kernel: libzmq.so.5 is not on this machine; HINT: install libzmq5 (Debian)" end
-  lib, context = found, found.zmq_ctx_new()
+  lib = open_library("libzmq.so.5", "moth kernel", "libzmq5")
+  context = lib.zmq_ctx_new()
 end
 
 --- Whether the library is there.
-function M.available() return (pcall(ffi.load, "libzmq.so.5")) end
+function M.available() return open_library "libzmq.so.5" ~= nil end
 
 local function failed(what) check.fail("moth kernel: %s: %s", what, ffi.string(lib.zmq_strerror(lib.zmq_errno()))) end
 

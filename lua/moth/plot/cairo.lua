@@ -47,13 +47,7 @@ local RGB24, NEAREST, ROUND = 1, 3, 1
 
 local cairo
 local function library()
-  if not cairo then
-    cairo = open "libcairo.so.2"
-    if not cairo then
-      check.fail("plot: PNG needs cairo (libcairo.so.2), which was not found; HINT: install Debian's libcairo2, "
-        .. "or save as .svg")
-    end
-  end
+  cairo = cairo or open("libcairo.so.2", "plot: PNG", "libcairo2, or save as .svg")
   return cairo
 end
 

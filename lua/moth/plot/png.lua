@@ -2,6 +2,7 @@
 local ffi = require "ffi"
 local check = require "moth.utils.check"
 local layout = require "moth.data.layout"
+local open_library = require "moth.utils.library"
 local B = require "moth_lua"
 local ops = B.ops
 local M = {}
@@ -14,11 +15,7 @@ int moth_png_compress(uint8_t *, unsigned long *, const uint8_t *, unsigned long
 
 local zlib
 local function library()
-  if not zlib then
-    local ok, lib = pcall(ffi.load, "libz.so.1")
-    if not ok then check.fail("png: zlib (libz.so.1) was not found; HINT: install Debian's zlib1g") end
-    zlib = lib
-  end
+  zlib = zlib or open_library("libz.so.1", "png", "zlib1g")
   return zlib
 end
 

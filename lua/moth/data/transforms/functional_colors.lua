@@ -109,10 +109,7 @@ local function open_turbo()
       int flags);
     char *tjGetErrorStr2(void *);
   ]])
-  local found = library "libturbojpeg.so.0"
-  if not found then
-    check.fail("[transforms.jpeg] libturbojpeg.so.0 is not there; HINT: apt install libturbojpeg0 (make deps)")
-  end
+  local found = library("libturbojpeg.so.0", "[transforms.jpeg]", "libturbojpeg0")
   turbo = { C = found, write = ffi.gc(found.tjInitCompress(), found.tjDestroy),
     read = ffi.gc(found.tjInitDecompress(), found.tjDestroy) }
   return turbo
