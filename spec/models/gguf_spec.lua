@@ -76,6 +76,22 @@ describe("families of language models in GGUF files #quick", function()
     end
   end)
 
+  it("have windows where the file says, whatever files were read before", function()
+    local case, path = cases.gpt_oss, path_of()
+    local function types_with(pattern)
+      local fields = {}
+      for key, v in pairs(case.fields) do fields[key] = v end
+      fields["gpt-oss.attention.sliding_window_pattern"] = pattern
+      moth.gguf.save(path, fields, tensors_of(case))
+      return table.concat(moth.models.load(path).config.layer_types, " "):gsub("_attention", "")
+    end
+    assert.equal("sliding sliding full", (types_with(3)))
+    assert.equal("sliding full sliding", (types_with()))
+    assert.equal("full full sliding", (types_with { false, false, true }))
+    assert.error_matches(function() types_with { true } end, "has 1 values, there are 3 blocks")
+    assert.error_matches(function() types_with "all" end, "sliding_window_pattern: expected")
+  end)
+
   it("have experts in blocks, of one kind or another, and one by one as older files have them", function()
     local case, path = cases.mixtral, path_of()
     moth.gguf.save(path, case.fields, tensors_of(case))

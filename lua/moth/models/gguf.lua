@@ -101,12 +101,11 @@ local function reader(metadata, path, where)
     local v = metadata[key]
     if v == nil then v = default end
     if v == nil then check.fail("[%s] %s has no %s", where, path, key) end
-    if v ~= default and name ~= "attention.sliding_window_pattern" then
+    if v ~= default and not (name == "attention.sliding_window_pattern" and type(v) == "table") then
       form.check(v, forms[name] or "count", function(_, expected)
         check.fail("[%s] %s: %s: expected %s, got %s", where, path, key, expected, tostring(v))
       end)
     end
-    if v == false and forms[name] == "flag" then return false end
     return v or nil
   end, read
 end

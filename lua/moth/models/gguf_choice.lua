@@ -131,7 +131,7 @@ local function view(c)
   for key, x in each(l or {}) do v["latent." .. key] = x end
   if not v.local_rope_theta and not c.rope_scaling then v.local_rope_theta = v.rope_theta end
   if not v.layer_types or not v.layer_types:find "w" then v.local_rope_theta = nil end
-  if v.num_attention_heads and l then without "head_dim num_key_value_heads" end
+  if l then without "head_dim num_key_value_heads" end
   return v
 end
 
@@ -215,8 +215,7 @@ local function tried(kind, c, tensors, scaling_of)
     local v = all[name]
     if v == nil then v = default end
     if v == nil then error({ "no " .. name }, 0) end
-    if v == false then return default ~= nil and type(default) == "boolean" and false or nil end
-    return v
+    return v or nil -- as the reader of files does
   end
   local function fail(...) error({ (...):format(select(2, ...)) }, 0) end
   local ok, other = pcall(function()

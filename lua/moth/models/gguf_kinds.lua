@@ -41,21 +41,23 @@ end
 
 -- Windows in all layers but each `every`-th, or as the file says by layers.
 local function windows(every)
-  return function(c, of)
+  return function(c, of, _, fail)
     if not c.sliding_window then return end
-    local pattern = of("attention.sliding_window_pattern", false)
-    if type(pattern) == "number" then every, pattern = pattern, nil end
+    local pattern = of("attention.sliding_window_pattern", every)
+    if type(pattern) == "table" and #pattern < c.num_hidden_layers then
+      fail("attention.sliding_window_pattern has %d values, there are %d blocks", #pattern, c.num_hidden_layers)
+    end
     layers_of(c, function(i)
-      if pattern then return pattern[i] == true or pattern[i] == 1 end
-      return i % every ~= 0
+      if type(pattern) == "table" then return pattern[i] == true or pattern[i] == 1 end
+      return i % pattern ~= 0
     end)
   end
 end
 
 -- Rotary positions in layers with a window only, where there is one.
 local function turns_in_windows(every)
-  return function(c, of)
-    windows(every)(c, of)
+  return function(c, of, file, fail)
+    windows(every)(c, of, file, fail)
     if not c.sliding_window then return end
     c.rope_layers = {}
     for i, kind in ipairs(c.layer_types) do
@@ -66,12 +68,12 @@ end
 
 -- A gemma: scales of embeddings and scores, and windows in all layers but each `every`-th.
 local function gemma(kind, every)
-  return function(c, of)
+  return function(c, of, file, fail)
     local width = c.hidden_size
     c.hidden_act, c.embedding_scale, c.post_norms = "gelu_tanh", math.sqrt(width), kind ~= "gemma"
     local is_27b = c.num_hidden_layers == (kind == "gemma2" and 46 or 62) and kind ~= "gemma"
     c.attention_scale = (is_27b and width / c.num_attention_heads or c.head_dim) ^ -0.5
-    if every then windows(every)(c, of) end
+    if every then windows(every)(c, of, file, fail) end
     if kind == "gemma3" then c.local_rope_theta = of("rope.freq_base_swa", 10000) end
   end
 end
@@ -201,8 +203,8 @@ M.known = {
   nemotron = { own = of_layers { hidden_act = "relu2" } },
   olmo = { interleaved = true, own = { norm = "layer", norm_affine = false } },
   olmo2 = { names = around, own = { pre_norms = false, post_norms = true, qk_norm_over = "all" },
-    more = function(c, of)
-      windows(4)(c, of)
+    more = function(c, of, file, fail)
+      windows(4)(c, of, file, fail)
       if c.sliding_window and c.rope_scaling then c.local_rope_theta = c.rope_theta end
     end },
   olmoe = { own = { qk_norm_over = "all" } },
