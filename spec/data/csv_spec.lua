@@ -159,6 +159,11 @@ describe("tables read in C #quick", function()
     fails("expected auto, bool, float, int, string, got 'integer'", { types = { b = "integer" } }, at(1))
     fails("read: 9 samples from 2 on, there are 5", nil, function(c) c:read { from = 2, count = 9 } end)
     fails("has no column 'c'", nil, function(c) c:read { "c" } end)
+    -- Columns that are not asked for are not converted; Lua's binary numbers are text.
+    local some = data.CSV(file "a,b\n1,oops\n2,0b11\n", { types = { b = "int" } })
+    assert.equal(3, some:read({ "a" }).a:sum():item())
+    assert.equal(3, some:numbers({ "a" }):sum():item())
+    assert.same({ "oops", "0b11" }, data.CSV(file "b\noops\n0b11\n"):read().b)
   end)
 
   it("batches are what get and default_collate make", function()

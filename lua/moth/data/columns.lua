@@ -1,8 +1,8 @@
 --- Types of the columns of data.CSV: cells of text as values, and columns as tensors.
 local ffi = require "ffi"
-local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local json = require "moth.io.json"
 local each = require "moth.each"
 
 local M = {}
@@ -11,7 +11,7 @@ local M = {}
 
 local function float(text)
   local plain = text:match "^%s*(.-)%s*$"
-  if plain:find "^[+-]?%.?%d" and not plain:find "^[+-]?0[xX]" then return tonumber(plain) end
+  if plain:find "^[+-]?%.?%d" and not plain:find "^[+-]?0[xXbB]" then return tonumber(plain) end
   local sign, word = plain:lower():match "^([+-]?)(%a+)$"
   if word == "nan" then return 0 / 0 end
   if word == "inf" or word == "infinity" then return sign == "-" and -math.huge or math.huge end
@@ -21,13 +21,11 @@ end
 -- A whole number: a number up to 2^53, else int64_t; nil: none, or beyond 64 bits.
 local function int(text)
   local sign, digits = text:match "^%s*([+-]?)0*(%d+)%s*$"
-  if not digits or #digits > 19 then return nil end
+  if not digits then return nil end
   if #digits <= 15 then return tonumber(sign .. digits) end
-  local value = 0ULL
-  for k = 1, #digits do value = value * 10ULL + (digits:byte(k) - 48) end
-  if value > 0x7fffffffffffffffULL + (sign == "-" and 1ULL or 0ULL) then return nil end
-  local exact = ffi.cast("int64_t", sign == "-" and -value or value)
-  return value <= 2ULL ^ 53 and tonumber(exact) or exact
+  local value = json._whole((sign == "-" and "-" or "") .. digits)
+  if ffi.istype("uint64_t", value) then return nil end
+  return value
 end
 
 local words = { ["true"] = true, ["false"] = false, yes = true, no = false, ["1"] = true, ["0"] = false, t = true,
@@ -59,12 +57,13 @@ function M.check(self, types)
   end
 end
 
---- The texts of a line's cells as values; refuse(column, type, text) where one is not of its type. Missing ones: nil.
-function M.values(self, cells, refuse)
+--- The texts of a line's cells as values; refuse(column, type, text) where one is not of its type. Missing ones: nil,
+-- and so are those of columns that have no place (from 0) in `place`, a list.
+function M.values(self, cells, refuse, place)
   local out = {}
   for k, name in ipairs(self.columns) do
     local text = cells[k]
-    if text ~= "" and not self.missing[text] then
+    if (not place or place[k] >= 0) and text ~= "" and not self.missing[text] then
       local kind = self.types[name] or "auto"
       local value = M.read[kind](text)
       if value == nil then refuse(k, kind, text) end
@@ -123,8 +122,5 @@ function M.column(values, texts, n, kind, refuse)
   end
   return out
 end
-
---- The cells of line i of a file as text; nil: a quote is not closed.
-function M.cells(self, i) return B.media.csv_cells(self:row(i), self.delimiter, true) end
 
 return M

@@ -177,13 +177,13 @@ local function refuse(self, i, n, column)
   check.fail("%s has %d cells, there are %d columns", where_of(self, i), n, #self.columns)
 end
 
--- The values of line i by the types of the columns, and the cells as text.
-local function typed(self, i)
-  local cells, n = columns.cells(self, i)
+-- The values of line i by the types of the columns, of those that have a place in `place`, and all cells as text.
+local function typed(self, i, place)
+  local cells, n = B.media.csv_cells(self:row(i), self.delimiter, true)
   if not cells or n ~= #self.columns then refuse(self, i, cells and n or -1) end
   return columns.values(self, cells, function(k, kind, text)
     check.fail("%s: column '%s' is no %s: '%s'", where_of(self, i), self.columns[k], kind, text)
-  end), cells
+  end, place), cells
 end
 
 -- That a table of columns would lose one of this name.
@@ -225,7 +225,7 @@ local which = signature("numbers(list columns?, *, dtype dtype?, count from=1, s
 local function places(self, names)
   local wanted, place = {}, {}
   for k, name in ipairs(names or {}) do
-    if wanted[name] then check.fail("[data.CSV] %s: numbers: column '%s' is asked for twice", self.path, name) end
+    if wanted[name] then check.fail("[data.CSV] %s: column '%s' is asked for twice", self.path, name) end
     wanted[name] = k - 1
   end
   for k, name in ipairs(self.columns) do
@@ -251,18 +251,15 @@ function CSV:numbers(...)
     check.fail("[data.CSV] %s: numbers: %d samples from %d on, there are %d", self.path, count, from, self:size())
   end
   if self.types then
-    local wanted = {}
-    for k, at in ipairs(place) do if at >= 0 then wanted[at + 1] = k end end
-    local out = moth.empty({ count, width }, { dtype = moth.float64 })
-    for r = 1, count do
-      local row = typed(self, from + r - 1 + self.first)
-      for c, k in ipairs(wanted) do
-        local v = row[k]
+    local out = moth.full({ count, width }, 0 / 0, { dtype = moth.float64 })
+    local p = ffi.cast("double *", out:data())
+    for r = 0, count - 1 do
+      local i = from + r + self.first
+      for k, v in each(typed(self, i, place)) do
         if type(v) == "string" or type(v) == "boolean" then
-          check.fail("%s: column '%s' is no number: '%s'", where_of(self, from + r - 1 + self.first), self.columns[k],
-            tostring(v))
+          check.fail("%s: column '%s' is no number: '%s'", where_of(self, i), self.columns[k], tostring(v))
         end
-        out[r][c] = v == nil and 0 / 0 or tonumber(v)
+        p[r * width + place[k]] = tonumber(v)
       end
     end
     return out:to(dtype or moth.get_default_dtype())
@@ -285,22 +282,18 @@ function CSV:read(...)
   if count > left then
     check.fail("[data.CSV] %s: read: %d samples from %d on, there are %d", self.path, count, from, self:size())
   end
-  places(self, names)
+  local place = places(self, names)
   if self.twice and not names then refuse_twice(self, self.twice) end
   local source = self.types and self or setmetatable({ types = {}, missing = {} }, { __index = self })
   local values, texts = {}, {}
   for k = 1, #self.columns do values[k], texts[k] = {}, {} end
   for r = 1, count do
-    local row, cells = typed(source, from + r - 1 + self.first)
+    local row, cells = typed(source, from + r - 1 + self.first, place)
     for k = 1, #self.columns do values[k][r], texts[k][r] = row[k], cells[k] end
   end
-  local out, asked = {}, nil
-  for _, name in ipairs(names or {}) do
-    asked = asked or {}
-    asked[name] = true
-  end
+  local out = {}
   for k, name in ipairs(self.columns) do
-    if not asked or asked[name] then
+    if place[k] >= 0 then
       out[name] = columns.column(values[k], texts[k], count, source.types[name], function(r)
         check.fail("%s: column '%s' has no value\nHINT: types = { %s = \"float\" } makes it nan",
           where_of(self, from + r - 1 + self.first), name, tostring(name))

@@ -41,7 +41,8 @@ M.is_array = signature("json.is_array(any t)", function(t) return type(t) == "ta
 
 local int64, uint64 = ffi.typeof "int64_t", ffi.typeof "uint64_t"
 
--- An integer of many digits; nil: beyond 64 bits. Numbers that are no integers come here if they are infinite.
+--- The integer of a text: a number up to 2^53, else int64_t, or uint64_t where that is too small; nil: beyond 64 bits,
+-- or no integer, which infinite numbers of the reader are.
 local function long(text)
   local sign, digits = text:match "^(%-?)(%d+)$"
   if not digits or #digits > 20 then return nil end
@@ -59,6 +60,8 @@ local function long(text)
   if value <= 2ULL ^ 53 then return tonumber(value) end
   return value < 0x8000000000000000ULL and ffi.cast(int64, value) or value
 end
+
+M._whole = long
 
 -- The same where all numbers are doubles.
 local function nearest(text)
