@@ -77,7 +77,7 @@ end
 -- Boxes of an image of h x w in one of its scaled form, or back.
 local function scaled(boxes, from, to)
   local x, y = to:size(-1) / from:size(-1), to:size(-2) / from:size(-2)
-  return boxes * boxes.new_tensor(boxes, { x, y, x, y })
+  return boxes * boxes:new_tensor { x, y, x, y }
 end
 
 -- The losses: { classification, bbox_regression }.

@@ -6,6 +6,7 @@ local boxes = require "moth.data.transforms.boxes"
 local form = require "moth.data.transforms.form"
 local geometry = require "moth.data.transforms.geometry"
 local make = require "moth.data.transforms.define"
+local box_iou = require("moth.vision.boxes").box_iou
 local F = require("moth.data.transforms.functional").planes
 
 local random, between, pair, fill_of = math.random, make.between, make.pair, make.fill
@@ -203,15 +204,6 @@ return function(Transform)
     boxes = function(_, b, p) return boxes.pad(b, p) end,
   })
 
-  -- What each of boxes (N, 4), corners, shares with one part { left, top, right, bottom }: intersection over union.
-  local function overlap(x, part)
-    local function at(k) return x:select(2, k) end
-    local w = (at(3):clamp({ max = part[3] }) - at(1):clamp({ min = part[1] })):clamp({ min = 0 })
-    local h = (at(4):clamp({ max = part[4] }) - at(2):clamp({ min = part[2] })):clamp({ min = 0 })
-    local area = (at(3) - at(1)) * (at(4) - at(2)) + (part[3] - part[1]) * (part[4] - part[2])
-    return w * h / (area - w * h)
-  end
-
   --- A part of the image that holds the middle of a box and shares enough with one (Liu and others, SSD, 2016). Boxes
   -- whose middle is outside become 0: SanitizeBoundingBoxes takes them away.
   define("RandomIoUCrop", "number min_scale=0.3, number max_scale=1, number min_aspect_ratio=0.5, \z
@@ -239,7 +231,7 @@ return function(Transform)
               local inside = cx:gt(left):logical_and(cx:lt(part[3])):logical_and(cy:gt(top))
                 :logical_and(cy:lt(part[4]))
               if inside:any():item()
-                and overlap(x:index_select(1, inside:nonzero():view(-1)), part):max():item() >= least then
+                and box_iou(x[inside], x:new_tensor { part }):max():item() >= least then
                 return { top + 1, left + 1, height, width, inside = inside }
               end
             end
