@@ -33,6 +33,7 @@ describe("datasets of other libraries", function()
       int64_t H5Gcreate2(int64_t, const char *, int64_t, int64_t, int64_t);
       int64_t H5Dcreate2(int64_t, const char *, int64_t, int64_t, int64_t, int64_t, int64_t);
       int H5Dwrite(int64_t, int64_t, int64_t, int64_t, int64_t, const void *);
+      int64_t H5Screate(int); int64_t H5Tcopy(int64_t); int H5Tset_size(int64_t, size_t);
       extern int64_t H5T_STD_I32BE_g, H5T_C_S1_g;]])
     local path = folder .. "/a.h5"
     assert.error_matches(function() data.HDF5(path) end, "cannot open .*No such file")
@@ -52,11 +53,17 @@ describe("datasets of other libraries", function()
       ffi.new("int[10]", 1, 2, 3, 4, 5, 6, 7, 8, 9, -2))
     write("few", lib.H5T_NATIVE_DOUBLE_g, 0, { 2 })
     write("text", lib.H5T_C_S1_g, 0, { 2 })
+    local odd = lib.H5Tcopy(lib.H5T_NATIVE_INT32_g)
+    lib.H5Tset_size(odd, 3)
+    write("odd", odd, 0, { 2 })
+    local space = lib.H5Screate(2)
+    lib.H5Dclose(lib.H5Dcreate2(file, "empty", odd, space, 0, 0, 0))
+    lib.H5Sclose(space)
     lib.H5Fclose(file)
 
     local ds = data.HDF5(path, { "x", "group/y" })
     assert.equal(10, #ds)
-    assert.same({ "few", "group/y", "text", "x" }, ds:keys())
+    assert.same({ "empty", "few", "group/y", "odd", "text", "x" }, ds:keys())
     local row, y = ds:get(10)
     assert.same({ 27, 28, 29 }, row:totable())
     assert.equal(-2, y:item())
@@ -65,7 +72,9 @@ describe("datasets of other libraries", function()
     assert.same({ 435, 435 }, sums(data.HDF5(path, { "x" })))
     assert.error_matches(function() ds:get(11) end, "expected 1 to 10")
     assert.error_matches(function() ds:read "xx" end, "has no array 'xx'; did you mean 'x'")
-    assert.error_matches(function() ds:read "text" end, "text holds text; only numbers are read")
+    for _ = 1, 2 do assert.error_matches(function() ds:read "text" end, "text holds text; only numbers are read") end
+    assert.error_matches(function() ds:read "empty" end, "empty holds nothing")
+    assert.error_matches(function() ds:read "odd" end, "odd holds class 0 of 3 bytes; only numbers are read")
     assert.error_matches(function() data.HDF5(path, { "x", "few" }) end, "x has 10 samples, few has 2")
     assert.error_matches(function() data.HDF5 "README.md" end, "README.md is no HDF5 file")
   end)

@@ -51,22 +51,19 @@ local function library()
   return lib
 end
 
--- Of a number: its class, bytes and sign; the dtype and the name of HDF5's type in memory.
-local INTEGER, FLOAT = 0, 1
-local function type_of(where, handle)
+-- The dtype of a type of numbers, and HDF5's type in memory; nil and what it is instead. Closes the handle.
+local INTEGER, FLOAT, EMPTY = 0, 1, 2
+local classes = { [3] = "text", [6] = "records", [8] = "an enumeration (bool, in h5py)", [9] = "lists of any length" }
+local function type_of(handle)
   local class, size = lib.H5Tget_class(handle), tonumber(lib.H5Tget_size(handle))
   local name
   if class == FLOAT and (size == 2 or size == 4 or size == 8) then
     name = size == 8 and "DOUBLE" or "FLOAT"
-  elseif class == INTEGER and size <= 8 then
+  elseif class == INTEGER and (size == 1 or size == 2 or size == 4 or size == 8) then
     name = (lib.H5Tget_sign(handle) == 0 and "UINT" or "INT") .. size * 8
   end
   lib.H5Tclose(handle)
-  if not name then
-    local classes = { [3] = "text", [6] = "records", [8] = "an enumeration (bool, in h5py)",
-      [9] = "lists of any length" }
-    check.fail("[data.HDF5] %s holds %s; only numbers are read", where, classes[class] or ("class " .. class))
-  end
+  if not name then return nil, classes[class] or ("class %d of %d bytes"):format(class, size) end
   local dtype = ({ DOUBLE = "float64", FLOAT = "float32" })[name] or name:lower()
   return moth[dtype], lib["H5T_NATIVE_" .. name .. "_g"]
 end
@@ -107,14 +104,20 @@ local function array_of(self, name)
       #names > 0 and "; there are " .. table.concat(names, ", ", 1, math.min(#names, 20)) or "")
   end
   local space = lib.H5Dget_space(handle)
+  local dtype, memory = type_of(lib.H5Dget_type(handle))
+  if lib.H5Sget_simple_extent_type(space) == EMPTY then dtype, memory = nil, "nothing, not even a shape" end
+  if not dtype then
+    lib.H5Sclose(space)
+    lib.H5Dclose(handle)
+    check.fail("[data.HDF5] %s: %s holds %s; only numbers are read", self.path, name, memory)
+  end
   local dims = lib.H5Sget_simple_extent_ndims(space)
   local sizes, shape = ffi.new("uint64_t[?]", math.max(dims, 1)), {}
   if dims > 0 then lib.H5Sget_simple_extent_dims(space, sizes, nil) end
   for i = 1, dims do shape[i] = tonumber(sizes[i - 1]) end
   lib.H5Sclose(space)
-  array = { handle = handle, shape = shape }
+  array = { handle = handle, shape = shape, dtype = dtype, memory = memory }
   files.arrays[name] = array
-  array.dtype, array.memory = type_of(self.path .. ": " .. name, lib.H5Dget_type(handle))
   return array
 end
 

@@ -4,6 +4,7 @@ local ffi = require "ffi"
 local check = require "moth.utils.check"
 local open_library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
+local strings = require "moth.data.strings"
 local Dataset = require("moth.data.dataset").Dataset
 
 local declarations = [[
@@ -67,7 +68,6 @@ LMDB.__init = signature.init("data.LMDB(path path, *, string name?, callable dec
   local files, stat = open(self), ffi.new("moth_mdb_stat")
   lib.mdb_stat(files.txn, files.db, stat)
   self.count = tonumber(stat.entries)
-  -- All keys, one behind the other, so that positions find theirs.
   local cursor, key, value = ffi.new("void *[1]"), ffi.new("moth_mdb_val"), ffi.new("moth_mdb_val")
   if lib.mdb_cursor_open(files.txn, files.db, cursor) ~= 0 then
     check.fail("[data.LMDB] %s cannot be walked", o.path)
@@ -75,7 +75,7 @@ LMDB.__init = signature.init("data.LMDB(path path, *, string name?, callable dec
   local keys = {}
   while lib.mdb_cursor_get(cursor[0], key, value, NEXT) == 0 do keys[#keys + 1] = text(key) end
   lib.mdb_cursor_close(cursor[0])
-  self.keys = keys
+  self.keys = strings.pack(keys) -- workers share them
 end)
 
 --- The number of entries.
@@ -95,7 +95,7 @@ end
 --- Entry i in the order of the keys: what decode(value, key) gives; without it the value and the key, as strings.
 function LMDB:get(i)
   self:check_position(i)
-  local key = self.keys[i]
+  local key = strings.get(self.keys, i)
   local value = self:value(key)
   if self.decode then return self.decode(value, key) end
   return value, key
