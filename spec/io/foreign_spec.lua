@@ -320,7 +320,7 @@ describe("PyTorch's files #M197", function()
       [("x"):rep(257) .. "ustar" .. ("\0"):rep(250)] = "tar archive", ["\31\139\8\0"] = "gzip",
       ["GGUF\3\0\0\0"] = "moth.gguf.load reads", ["\8\8\18\4moth"] = "ONNX model.*HINT: moth.onnx.load",
       ["\27LJ\2"] = "none of the formats", [""] = "an empty file", ["PAR1\21\4"] = "Parquet.*CSV",
-      ["\137HDF\r\n\26\n"] = "HDF5.*numpy.savez", ["\255\216\255\224"] = "JPEG image.*moth.data.read_image",
+      ["\137HDF\r\n\26\n"] = "HDF5.*moth.data.HDF5", ["\255\216\255\224"] = "JPEG image.*moth.data.read_image",
       ["\137PNG\r\n\26\n"] = "PNG image.*moth.data.read_image", ["GIF89a"] = "GIF image.*convert it",
       ['{"a":1}\n{"a":2}\n'] = "JSON, a value in each line.*moth.data.JSONL", ['[1, 2]'] = "this is JSON;",
       ["\0\0\8\1\0\0\0\2"] = "IDX file.*moth.datasets.IDX", ["hello\n"] = "this is text;.*moth.data.TextLines",
@@ -332,7 +332,7 @@ describe("PyTorch's files #M197", function()
     -- Of text the end of the name tells more.
     local base = os.tmpname()
     for ending, why in pairs { csv = "moth.data.CSV%(path%)", ["csv.gz"] = "this is text",
-      tsv = 'delimiter = "\\t"', jsonl = "moth.data.JSONL", json = "cjson.decode", t7 = "Torch7" } do
+      tsv = 'delimiter = "\\t"', jsonl = "moth.data.JSONL", json = "moth.json.decode", t7 = "Torch7" } do
       local f = assert(io.open(base .. "." .. ending, "w"))
       f:write "a,b\n1,2\n"
       f:close()

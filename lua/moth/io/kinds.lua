@@ -5,22 +5,21 @@ local M = {}
 -- Names of what begins with these bytes (at a place, from 1), and what to do with it.
 local images = "moth.data.read_image(path) reads its pixels"
 local other_image = "convert it to PNG, JPEG or WebP, which moth.data.read_image reads"
-local by_python = "moth has no reader of it; in Python, save its arrays with numpy.savez, which moth.load reads"
 local tables = "moth has no reader of it; in Python, pandas writes it as CSV (moth.data.CSV), numpy.save an array of it"
+local sound = "moth.audio.load(path) reads its samples"
 local packed = "unpack it"
 local magics = {
   { "GGUF", "a GGUF file", "moth.gguf.load reads its tensors, moth.models.load its model" },
   { "PAR1", "a Parquet file", tables }, { "ARROW1", "an Arrow file", tables }, { "FEA1", "a Feather file", tables },
-  { "\137HDF\r\n\26\n", "an HDF5 file", by_python },
+  { "\137HDF\r\n\26\n", "an HDF5 file", "moth.data.HDF5(path) reads its arrays" },
   { "MATLAB 5.0", "a file of MATLAB's", "moth has no reader of it; in Python, scipy.io.loadmat and numpy.savez" },
   { "\255\216\255", "a JPEG image", images }, { "\137PNG\r\n\26\n", "a PNG image", images },
   { "GIF8", "a GIF image", other_image }, { "BM....%z%z%z%z", "a BMP image", other_image },
   { "II%*%z", "a TIFF image", other_image }, { "MM%z%*", "a TIFF image", other_image },
   { "RIFF....WEBP", "a WebP image", images },
-  { "RIFF....WAVE", "sound (WAV)", "moth reads no sound; in Python, save its samples with numpy.save" },
-  { "fLaC", "sound (FLAC)", "moth reads no sound; in Python, save its samples with numpy.save" },
+  { "RIFF....WAVE", "sound (WAV)", sound }, { "fLaC", "sound (FLAC)", sound }, { "OggS", "sound (Ogg)", sound },
   { "%z%z[\8\9\11-\14][\1-\8]", "an IDX file, as MNIST's", "moth.datasets.IDX(images, labels) reads a pair of them" },
-  { "SQLite format 3", "a database of SQLite", "export its tables as CSV, which moth.data.CSV reads" },
+  { "SQLite format 3", "a database of SQLite", "moth.data.SQLite(path, table) reads its rows" },
   { "....TFL3", "a model of TensorFlow Lite", "export it to ONNX, which moth.onnx.load reads" },
   { "%%PDF", "a PDF file", "take its text out by another program" },
   { "\127ELF", "a library or a program", "moth.library.load opens libraries of ops, ffi.load others" },
@@ -35,7 +34,7 @@ local torch7 = { "^[\3\4]%z%z%z\1%z%z%z", "^[34]\n1\n%d+\n" }
 -- Text, by the end of its name.
 local texts = {
   jsonl = { "JSON, a value in each line", "moth.data.JSONL(path) reads them" },
-  json = { "JSON", "cjson.decode reads its text; moth.models.load takes the folder that a config.json is in, "
+  json = { "JSON", "moth.json.decode reads its text; moth.models.load takes the folder that a config.json is in, "
     .. "moth.tokenizer.load a tokenizer.json" },
   csv = { "a table as text", "moth.data.CSV(path) reads it" },
   tsv = { "a table as text", 'moth.data.CSV(path, { delimiter = "\\t" }) reads it' },
@@ -103,7 +102,7 @@ local writers = {
   npz = "moth.save writes .npy, which holds one tensor", gguf = "moth.models.save_gguf writes them",
   onnx = "moth.onnx.export writes them",
   png = "moth.plot.save_image writes them", jpg = "moth.plot.save_image writes .png",
-  json = "cjson.encode gives their text", h5 = nobody, hdf5 = nobody, t7 = nobody, parquet = nobody,
+  json = "moth.json.encode gives their text", h5 = nobody, hdf5 = nobody, t7 = nobody, parquet = nobody,
 }
 writers.jpeg = writers.jpg
 
