@@ -330,7 +330,7 @@ static MothStatus decode_webp(const uint8_t *bytes, size_t n, int channels, Moth
                                   "libwebp7 (Debian), or run make deps");
   WebPFeatures head;
   if (webp.f.features(bytes, n, &head, WEBP_ABI) != 0)
-    return moth_fail(MOTH_ERR_VALUE, "webp: the head of the file is damaged");
+    return moth_fail(MOTH_ERR_VALUE, "webp: the header of the file is damaged");
   if (head.has_animation)
     return moth_fail(MOTH_ERR_VALUE, "webp: an animation, of which no single image is read");
   if (channels == 0)

@@ -129,7 +129,7 @@ M.masks_to_boxes = signature("vision.masks_to_boxes(Tensor masks)", function(mas
   return out
 end)
 
--- Positions of the boxes that are kept, from the best score down. boxes and scores: 1-D and 2-D of float64 on the CPU.
+-- Positions of the boxes that are kept, from the best score down. boxes: (N, 4), float64, as scores (N) on the CPU.
 local function suppress(boxes, scores, threshold)
   local order = select(2, scores:sort(1, { descending = true, stable = true }))
   local n = order:size(1)

@@ -63,12 +63,12 @@ end
 
 -- Each byte of planes through the table that `make` writes (out, counts of the 256 values, number of pixels).
 local function through_tables(x, make)
-  local c, h, w = form.sizes(x)
+  local _, h, w = form.sizes(x)
   local device, y = x:device(), x:cpu():contiguous():clone()
   local n = h * w
   local p = ffi.cast("uint8_t *", y:data())
   local counts, lut = ffi.new "int32_t[256]", ffi.new "uint8_t[256]"
-  for _ = 1, n > 0 and y:numel() / n or c * 0 do
+  for _ = 1, y:numel() / n do
     ffi.fill(counts, ffi.sizeof(counts))
     for i = 0, n - 1 do counts[p[i]] = counts[p[i]] + 1 end
     if make(lut, counts, n) then
