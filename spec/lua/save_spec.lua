@@ -79,7 +79,7 @@ describe("save and load #quick", function()
 
   it("refuses the names of other formats, and says who writes them", function()
     for ending, what in require "moth.each" { npz = "moth.save writes .npy", onnx = "moth.onnx.export",
-      GGUF = "save_gguf", h5 = "moth does not write them", json = "cjson.encode" } do
+      GGUF = "save_gguf", h5 = "moth does not write them", json = "moth.json.encode" } do
       local path = os.tmpname()
       os.remove(path)
       assert.error_matches(function() moth.save({ a = moth.ones(1) }, path .. "." .. ending) end,
