@@ -338,6 +338,10 @@ describe("what few programs call #quick", function()
     assert.error_matches(function() net:get_buffer "1.mean" end, "has no buffer '1.mean'")
     net:set_submodule("1", nn.ReLU())
     assert.equal(nn.ReLU, getmetatable(net[2]))
+    local one = nn.ReLU()
+    local list = nn.ModuleList { one, one, one } -- only the place of that name
+    list:set_submodule("1", nn.Tanh())
+    assert.is_true(rawequal(list[1], one) and getmetatable(list[2]) == nn.Tanh and rawequal(list[3], one))
     net:type(moth.float64):to_empty { device = "cpu" }
     assert.equal(moth.float64, net[1].weight:dtype())
     net:apply(function(m) m:reset_parameters() end)

@@ -31,13 +31,7 @@ return function(Module)
     local path, module = placed(...)
     if path == "" then check.fail("[set_submodule] the path is empty") end
     local m, name = holder(self, path)
-    if rawget(m:registry("_modules"), name) and tonumber(name) and m.children_in_order then
-      for i, child in ipairs(m:children_in_order()) do -- of a list, whose names count from 0
-        if rawequal(child, rawget(m:registry("_modules"), name)) then m[i] = module end
-      end
-    else
-      m:add_module(name, module)
-    end
+    m:add_module(name, module)
     return self
   end
 
