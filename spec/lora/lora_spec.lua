@@ -145,7 +145,8 @@ describe("LoRA", function()
     assert.error_matches(function() lora.wrap(attention, { target_modules = { "out_proj" } }) end, "would do nothing")
     assert.error_matches(function() lora.wrap(nn.Sequential(nn.LayerNorm(2)), { target_modules = { "0" } }) end,
       "'0' is a LayerNorm; LoRA takes nn.Linear")
-    assert.error_matches(function() lora.load(make(), "/nowhere") end, "there is no such file")
+    assert.error_matches(function() lora.load(make(), "/nowhere") end,
+      "%[lora.load%] cannot open /nowhere/adapter_config.json: No such file")
     local path = folder()
     local model = make { target_modules = { "fc1" } }
     lora.save(model, path)
@@ -166,6 +167,10 @@ describe("LoRA", function()
       c[change[1]] = old
       assert.error_matches(function() lora.load(make(), path) end, change[3])
     end
+    f = assert(io.open(config, "w"))
+    f:write '{"peft_type": "LORA",\n "r": 8,}'
+    f:close()
+    assert.error_matches(function() lora.load(make(), path) end, "no JSON: line 2, column 9")
   end)
 end)
 

@@ -9,9 +9,11 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
 local each = require "moth.each"
+local json = require "moth.io.json"
 local layers = require "moth.lora.layers"
 local moth = require "moth"
 local nn = moth.nn
+local pretrained = require "moth.models.pretrained"
 local signature = require "moth.utils.signature"
 local system = require "moth.utils.system"
 
@@ -38,15 +40,9 @@ local function names_of(model)
   return out
 end
 
--- Puts a module in all places of another.
-local function replace(model, old, new)
-  for _, e in ipairs(listed(model)) do
-    local places = {}
-    for name, child in each(e[2]:registry "_modules") do
-      if rawequal(child, old) and not rawequal(e[2], new) then places[#places + 1] = name end
-    end
-    for _, name in ipairs(places) do e[2]:set_submodule(name, new) end
-  end
+-- Puts a module in all places of another; names: names_of the model.
+local function replace(model, names, old, new)
+  for _, name in ipairs(names[old]) do model:set_submodule(name, new) end
 end
 
 -- The class of layer for a module; nil: there is none.
@@ -86,9 +82,6 @@ local function checked(where, model, name, m)
   return kind
 end
 
--- Puts a layer around the module of a name, one in all places that it has.
-local function put(where, model, name, m, o) replace(model, m, checked(where, model, name, m)(m, o)) end
-
 local function freeze(model, bias)
   for name, p in model:named_parameters() do
     local own = name:find "lora_[AB]%.weight$" or name:find "lora_embedding_[AB]$"
@@ -127,29 +120,27 @@ function(model, r, alpha, dropout, targets, to_save, bias, rslora, ranks, alphas
   end
   for _, wanted in ipairs(to_save or {}) do
     local is_there = false
-    for _, e in ipairs(listed(model)) do is_there = is_there or e[1] ~= "" and fits(e[1], { wanted }) end
+    for _, e in ipairs(listed(model)) do is_there = is_there or any(e[2], { wanted }) end
     if not is_there then check.fail("[lora.wrap] modules_to_save: the model has no module '%s'", wanted) end
   end
+  local kinds = {}
   for _, e in ipairs(found) do -- before anything is changed
-    if not (to_save and any(e[2], to_save)) then checked("wrap", model, e[1], e[2]) end
+    if not (to_save and any(e[2], to_save)) then kinds[e[2]] = checked("wrap", model, e[1], e[2]) end
   end
-  local n = 0
   for _, e in ipairs(found) do
-    local name = e[1]
-    local saved = to_save and any(e[2], to_save)
-    if not saved then
-      put("wrap", model, name, e[2], { r = value(ranks, name, r), alpha = value(alphas, name, alpha), dropout = dropout,
-        rslora = rslora })
-      n = n + 1
+    local name, m = e[1], e[2]
+    if kinds[m] then
+      replace(model, names, m, kinds[m](m, { r = value(ranks, name, r), alpha = value(alphas, name, alpha),
+        dropout = dropout, rslora = rslora }))
     end
   end
-  if n == 0 then
+  if next(kinds) == nil then
     check.fail("[lora.wrap] no layer of the model fits target_modules (%s)", type(targets) == "table"
       and table.concat(targets, ", ") or targets)
   end
   freeze(model, bias)
   for _, e in ipairs(to_save and listed(model) or {}) do
-    if e[1] ~= "" and fits(e[1], to_save) then e[2]:requires_grad_(true) end
+    if names[e[2]] and any(e[2], to_save) then e[2]:requires_grad_(true) end
   end
   model.lora = { r = r, alpha = alpha, dropout = dropout, bias = bias, rslora = rslora, targets = targets,
     modules_to_save = to_save, rank_pattern = ranks, alpha_pattern = alphas }
@@ -166,6 +157,7 @@ end
 --- Adds what was learned to the weights and puts the plain layers back: the model runs as before, without extra work.
 -- Returns the model.
 M.merge = signature("lora.merge(Module model)", function(model)
+  local names = names_of(model)
   local users = {} -- of each weight: one that others use too, such as an embedding's, stays as it is for them
   for _, e in ipairs(listed(model)) do
     local w = moth.is_tensor(e[2].weight) and e[2].weight:data_ptr()
@@ -173,7 +165,7 @@ M.merge = signature("lora.merge(Module model)", function(model)
   end
   for _, e in ipairs(wrapped("merge", model)) do
     local w = e[2].base_layer.weight
-    replace(model, e[2], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
+    replace(model, names, e[2], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
   end
   model.lora = nil
   return model
@@ -181,7 +173,8 @@ end)
 
 --- Puts the plain layers back without what was learned. Returns the model.
 M.unload = signature("lora.unload(Module model)", function(model)
-  for _, e in ipairs(wrapped("unload", model)) do replace(model, e[2], e[2].base_layer) end
+  local names = names_of(model)
+  for _, e in ipairs(wrapped("unload", model)) do replace(model, names, e[2], e[2].base_layer) end
   model.lora = nil
   return model
 end)
@@ -235,18 +228,9 @@ M.load_state_dict = signature("lora.load_state_dict(Module model, table state_di
   return model
 end)
 
-local function read(path)
-  local f = io.open(path, "rb")
-  if not f then return nil end
-  local text = f:read "*a"
-  f:close()
-  return text
-end
-
 --- Writes adapter_config.json and adapter_model.safetensors into a folder, as PEFT does; base: base_model_name_or_path.
 M.save = signature("lora.save(Module model, path folder, *, string base?, string task_type?)",
 function(model, folder, base, task)
-  local json = require "cjson"
   local tensors, o, names = tensors_of("save", model), model.lora or {}, {}
   for _, e in ipairs(wrapped("save", model)) do names[#names + 1] = e[1] end
   if os.execute("mkdir -p " .. system.quoted(folder) .. " 2>/dev/null") ~= 0 then
@@ -283,34 +267,28 @@ end
 -- lora.save, around the layers of a model, in place. trainable: it is trained on; otherwise all is frozen. Returns the
 -- model.
 M.load = signature("lora.load(Module model, path folder, *, bool trainable=false)", function(model, folder, trainable)
-  local json = require "cjson"
   if model.lora then check.fail("[lora.load] the model has LoRA layers already; merge or unload them first") end
-  local text = read(folder .. "/adapter_config.json")
-  local ok, config = pcall(json.decode, text or "")
-  if not ok or type(config) ~= "table" then
-    check.fail("[lora.load] %s/adapter_config.json: %s", folder, text and "it is no JSON" or "there is no such file")
-  end
+  local config = pretrained.json(folder .. "/adapter_config.json", "lora.load")
   if config.peft_type ~= "LORA" then
     check.fail("[lora.load] %s: the adapter is of the type %s, expected LORA", folder, tostring(config.peft_type))
   end
   for key, what in each(unsupported) do
     local v = config[key]
-    if v and v ~= json.null and not (type(v) == "table" and next(v) == nil) then
+    if v and not (type(v) == "table" and next(v) == nil) then
       check.fail("[lora.load] %s: %s is set: moth has no %s; in Python, merge_and_unload() and save the model", folder,
         key, what)
     end
   end
   local path = folder .. "/adapter_model.safetensors"
-  local tensors = moth.load(read(path) and path or folder .. "/adapter_model.bin")
+  local tensors = moth.load(system.exists(path) and path or folder .. "/adapter_model.bin")
   local modules = {}
   local names, first = names_of(model), {}
   for _, e in ipairs(listed(model)) do
     for _, name in ipairs(names[e[2]]) do modules[name], first[name] = e[2], e[1] end
   end
-  local function plain(v) if v == json.null then return nil end return v end
   local o = { r = config.r, alpha = config.lora_alpha, dropout = config.lora_dropout or 0, bias = config.bias or "none",
-    rslora = config.use_rslora == true, modules_to_save = plain(config.modules_to_save),
-    rank_pattern = plain(config.rank_pattern), alpha_pattern = plain(config.alpha_pattern) }
+    rslora = config.use_rslora == true, modules_to_save = config.modules_to_save,
+    rank_pattern = config.rank_pattern, alpha_pattern = config.alpha_pattern }
   local function alpha_of(name)
     for key, v in each(o.alpha_pattern or {}) do
       if fits(name, { key }) or name:find(key:gsub("[%^%$]", ""), 1, true) then return v end
@@ -351,7 +329,9 @@ M.load = signature("lora.load(Module model, path folder, *, bool trainable=false
     check.fail("[lora.load] %s: the model has no module '%s'%s", folder, lost[1], more)
   end
   for name, r in each(targets) do
-    put("load", model, name, modules[name], { r = r, alpha = alpha_of(name), dropout = o.dropout, rslora = o.rslora })
+    local m = modules[name]
+    replace(model, names, m, checked("load", model, name, m)(m, { r = r, alpha = alpha_of(name), dropout = o.dropout,
+      rslora = o.rslora }))
   end
   model.lora = o
   M.load_state_dict(model, renamed)
