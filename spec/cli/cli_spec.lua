@@ -206,7 +206,7 @@ describe("the commands of moth", function()
         assert.equal("", (output(("%s help --man %s | groff -man -ww -z -Tutf8"):format(program, word))))
       end
     end
-    assert.matches("there is no command serv; did you mean 'serve'?", (output(program .. " help serv")), 1, true)
+    assert.matches("got 'serv'; did you mean 'serve'?", (output(program .. " help serv")), 1, true)
     assert.matches("there is no option --profle; did you mean '--profile'?", (output(program .. " --profle x.lua")), 1,
       true)
     assert.matches("moth: there is no command serv; did you mean 'serve'?", (output(program .. " serv x=y")), 1,
@@ -241,6 +241,7 @@ describe("the commands of moth", function()
     assert.equal("\nuninstall\n", complete("moth", "kernel", "u"))
     assert.equal("\nzsh\n", complete("moth", "completion", "z"))
     assert.equal("\nbash\nzsh\n", complete("moth", "completion", ""))
+    assert.equal("\nkernel\n", complete("moth", "help", "k"))
     assert.matches("'%-q %-%-config", cli.completion({ "", { "-q", "", true } }, "bash"))
     assert.equal("\n--sys-prefix\n", complete("moth", "kernel", "install", "--s"))
     assert.matches("\nREADME.md\n", complete("moth", "REA"))
@@ -257,6 +258,7 @@ describe("the commands of moth", function()
     assert.matches("^#compdef moth\n", text)
     for _, word in ipairs(words) do assert.matches("\n_moth_" .. word .. "%(%) {\n", text) end
     assert.matches("'--rdzv-backend=[both are the store of machine 0]:static c10d:(static c10d)'", text, 1, true)
+    assert.matches("'1:shell:(bash zsh)'", text, 1, true)
     if os.execute "command -v zsh >/dev/null" == 0 then assert.equal("", (output("zsh -n " .. path))) end
   end)
 end)

@@ -14,7 +14,7 @@ local order = { "run", "serve", "generate", "chat", "convert", "perplexity", "ke
 local own = {
   help = { "Prints what moth takes, or a COMMAND.\n--man gives it as a man page, as in moth help --man serve | man -l \z
       -.",
-    name = "moth help", config = false, { "[COMMAND]" }, { "--man", "as groff reads it" } },
+    name = "moth help", config = false, { "[COMMAND]", choices = order }, { "--man", "as groff reads it" } },
   completion = { "Prints a script that has a shell complete the words of moth.\nThat of bash belongs into \z
     ~/.local/share/bash-completion/completions/moth, that of zsh into a file _moth of a folder of $fpath. \z
     `make install` writes both.", name = "moth completion", config = false,
@@ -68,13 +68,7 @@ function M.command(words)
     end)
   elseif word == "help" then
     return cli._run(own.help, words, function(o)
-      local options = M.program()
-      if o.command then
-        for _, known in ipairs(order) do if known == o.command then options = options_of(known) end end
-        if options == M.program() then
-          cli._fail("there is no command %s%s", o.command, suggest(o.command, order))
-        end
-      end
+      local options = o.command and options_of(o.command) or M.program()
       io.stdout:write(o.man and cli.man(options) or cli.help(options))
     end)
   end

@@ -20,6 +20,12 @@ end
 
 local function is_path(option) return option.type == "path" end
 
+local function choices_of(option)
+  local list = {}
+  for i, choice in ipairs(option.choices or {}) do list[i] = tostring(choice) end
+  return table.concat(list, " ")
+end
+
 local function takes_value(option) return option.type ~= "boolean" and not option.optional end
 
 -- What an argument by position may be: a path, or words.
@@ -42,9 +48,7 @@ local function bash_body(p, indent)
       local names = words_of(option)
       for _, word in ipairs(names) do words[#words + 1] = word end
       if takes_value(option) then
-        local list = {}
-        for i, choice in ipairs(option.choices or {}) do list[i] = tostring(choice) end
-        local reply = option.choices and of_words:format(quoted(table.concat(list, " ")))
+        local reply = option.choices and of_words:format(quoted(choices_of(option)))
           or is_path(option) and "compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\"))" or "COMPREPLY=()"
         cases[#cases + 1] = ("%s) %s; return ;;"):format(table.concat(names, "|"), reply)
       end
@@ -58,7 +62,7 @@ local function bash_body(p, indent)
   add("if [[ $cur == -* ]]; then " .. of_words .. "; return; fi", quoted(table.concat(words, " ")))
   local list = {}
   for _, argument in ipairs(p.arguments) do
-    for _, choice in ipairs(argument.choices or {}) do list[#list + 1] = tostring(choice) end
+    if argument.choices then list[#list + 1] = choices_of(argument) end
   end
   if #list > 0 then
     add("%s%s", of_words:format(quoted(table.concat(list, " "))), takes_path(p) and "" or "; return")
@@ -139,10 +143,8 @@ local function zsh_specs(p)
     if not option.hidden then
       local value = ""
       if option.type ~= "boolean" then
-        local list = {}
-        for i, choice in ipairs(option.choices or {}) do list[i] = tostring(choice) end
         value = (option.optional and "::" or ":") .. zsh_text(option.word:lower()):gsub("|", " ") .. ":"
-          .. (option.choices and "(" .. table.concat(list, " ") .. ")" or is_path(option) and "_files" or "")
+          .. (option.choices and "(" .. choices_of(option) .. ")" or is_path(option) and "_files" or "")
       end
       for _, word in ipairs(words_of(option)) do
         local equals = value ~= "" and word:find "^%-%-" and "=" or ""
@@ -154,6 +156,20 @@ local function zsh_specs(p)
   return out
 end
 
+-- The same of arguments by position: words from a list, else files.
+local function zsh_positions(p)
+  local out = {}
+  for i, argument in ipairs(p.arguments) do
+    if argument.choices then
+      out[#out + 1] = quoted(("%s:%s:(%s)"):format(argument.many and "*" or i, zsh_text(argument.word:lower()),
+        choices_of(argument)))
+      if argument.many then return out end
+    end
+  end
+  out[#out + 1] = "'*:file:_files'"
+  return out
+end
+
 local function zsh(p, name)
   local out = {}
   local function add(...) out[#out + 1] = string.format(...) end
@@ -161,7 +177,7 @@ local function zsh(p, name)
   local function arguments(of, indent, last)
     add("%s_arguments -s -S \\", indent)
     for _, text in ipairs(zsh_specs(of)) do out[#out + 1] = indent .. "  " .. text .. " \\" end
-    for _, text in ipairs(last) do out[#out + 1] = indent .. "  " .. text .. " \\" end
+    for _, text in ipairs(last or zsh_positions(of)) do out[#out + 1] = indent .. "  " .. text .. " \\" end
     out[#out] = out[#out]:gsub(" \\$", "")
   end
   local function commands(of, indent, variable)
@@ -195,20 +211,20 @@ local function zsh(p, name)
       if one.commands then
         for _, sub in ipairs(one.commands) do
           add("%s%s() {", one_name, identifier(sub.name))
-          arguments(sub, "  ", { "'*:file:_files'" })
+          arguments(sub, "  ")
           add "}"
         end
         level(one, one_name, function(sub) return one_name .. identifier(sub.name) end)
       else
         add("%s() {", one_name)
-        arguments(one, "  ", { "'*:file:_files'" })
+        arguments(one, "  ")
         add "}"
       end
     end
     level(p, fn, function(one) return fn .. identifier(one.name) end)
   else
     add("%s() {", fn)
-    arguments(p, "  ", { takes_path(p) and "'*:file:_files'" or "'*:argument:_files'" })
+    arguments(p, "  ")
     add "}"
   end
   add("if [ \"$funcstack[1]\" = %s ]; then %s \"$@\"; else compdef %s %s; fi", fn, fn, fn, name)
