@@ -126,14 +126,30 @@ describe("moth.cli", function()
     assert.same({ a = "1", b = "2", c = "3" }, cli.parse(middle, { "1", "2", "3" }))
   end)
 
+  it("has one list of values that are given several times, and keeps the keys of a default", function()
+    local lists = { "", { "--n N,…", "", type = "integer[]", several = true }, { "SIZES...", type = "integer[]" },
+      { "--j JSON", "", { a = 1 }, type = "json" } }
+    assert.same({ n = { 1, 2, 3 }, sizes = { 4, 5, 6 }, j = { a = 1 } },
+      cli.parse(lists, { "--n", "1,2", "4,5", "6", "--n=3" }))
+    local path = written '{"n": [1, 2], "sizes": [3]}'
+    finally(function() os.remove(path) end)
+    assert.same({ n = { 1, 2 }, sizes = { 3 }, j = { a = 1 } }, cli.parse(lists, { "--config", path }))
+  end)
+
   it("names mistakes of a declaration", function()
     for what, one in pairs {
       ["expected a list: a text that says"] = {}, ["there is no type 'int'"] = { "", { "--n", type = "int" } },
       ["has no field 'choice'; did you mean 'choices'"] = { "", { "--n N", choice = {} } },
       ["%-%-n is declared twice"] = { "", { "--n N" }, { "--n X" } }, ["entry 2: expected a text"] = { "", 3 },
-      ["the default of %-%-n: expected an integer, got 'a'"] = { "", { "--n N", "", "a" } },
+      ["the default of %-%-n: expected an integer, got string"] = { "", { "--n N", "", "a" } },
       ["the default of %-%-m: expected a or b, got 'c'"] = { "", { "--m a|b", "", "c" } },
       ["the default of %-%-n: expected an integer of at least 1"] = { "", { "--n N", "", 0, min = 1 } },
+      ["the default of %-%-k: expected a list, got number"] = { "", { "--k N", "", 5, type = "integer[]" } },
+      ["the default of %-%-l: expected an integer, got string"] = { "", { "--l N", "", { "a" }, several = true } },
+      ["%-%-o and %-%-p have one key: o and o"] = { "", { "--o N" }, { "--p X", key = "o" } },
+      ["%-%-q and %-%-r have one key: q%.a and q"] = { "", { "--q N", key = "q.a" }, { "--r X", key = "q" } },
+      ["FILE and FILE have one key"] = { "", { "FILE" }, { "FILE" } },
+      ["%-%-s and %-%-s have one key"] = { "", { "--s" }, commands = { { "", name = "go", { "--s" } } } },
       ["an option begins with its words"] = { "", { 3 } }, ["takes all that is left"] = { "", { "A..." }, { "B" } },
       ["expected %-%-name, or"] = { "", { "-name X" } },
       ["expected %-%-name, or .*"] = { "", { "--loader.batch B" } },

@@ -1,5 +1,5 @@
---- The options of a script, declared once: what it is given on the command line, --help, a file of options, and the
--- completion of shells and the man pages come of the same list. moth's own commands are declared in the same way.
+--- The options of a script, declared once: the command line, --help, a file of options, completion in shells and
+-- the man pages come from the same list. moth's own commands are declared in the same way.
 --
 --     local o = moth.cli {
 --       "Trains a small network.",
@@ -20,14 +20,14 @@
 --   text. Without one the default says the type. `type` says it too: "integer", "number", "string", "path", "boolean",
 --   "json", and lists, divided by commas: "integer[]", "number[]", "string[]".
 -- - `--name [N]` may stand alone, and then is `bare`, which must be said.
--- - `several`: it may be given several times; the value is a list.
+-- - `several`: it may be given several times; the value is one list of all.
 -- - a word without dashes is an argument by position: FILE one, [FILE] none or one, FILE... one or more, [FILE...] any.
 -- - `key`: where the value goes; else it is the name, with _ for -. "a.b" is o.a.b.
 -- - `default` is what --help says of the default where that is not the value itself.
 --
--- Every script also takes --help, and --config FILE: a JSON object of options. What the command line says goes before
--- it. Of `strict = true` all words behind the first argument by position belong to that. `commands` is a list of such
--- lists, each with `name`: the first word is one of these, and o.command says which.
+-- Every script also takes --help, and --config FILE: a JSON object of options; the command line overrides it. With
+-- `strict = true` all words behind the first argument by position are arguments, even those with dashes. `commands` is
+-- a list of such lists, each with `name`: the first word is one of these, and o.command says which.
 local check = require "moth.utils.check"
 local each = require "moth.each"
 local json = require "moth.io.json"
@@ -61,7 +61,7 @@ local readers = {
   boolean = { function(text)
     local known = { ["true"] = true, yes = true, on = true, ["1"] = true, ["false"] = false, no = false, off = false,
       ["0"] = false }
-    return known[text:lower()]
+    return known[tostring(text):lower()]
   end, "true or false" },
   json = { function(text)
     local value = json._read(text, json.null, nil, "number")
@@ -77,7 +77,7 @@ local function range_of(option)
   return option.max and (" of at most %s"):format(option.max) or ""
 end
 
--- One value of an option from a text, or an error.
+-- One value of an option from a text, a number or a boolean, or an error.
 local function read_one(option, kind, text)
   local value = readers[kind][1](text)
   if value ~= nil and option.choices then
@@ -86,16 +86,17 @@ local function read_one(option, kind, text)
     end
     local list = {}
     for i, choice in ipairs(option.choices) do list[i] = tostring(choice) end
-    fail("%s: expected %s, got '%s'%s", option.name, table.concat(list, ", "):gsub(", ([^,]*)$", " or %1"), text,
-      type(option.choices[1]) == "string" and check.suggest(text, list) or "")
+    fail("%s: expected %s, got '%s'%s", option.name, table.concat(list, ", "):gsub(", ([^,]*)$", " or %1"),
+      tostring(text), type(option.choices[1]) == "string" and check.suggest(tostring(text), list) or "")
   end
   local limited = option.min or option.max
   if value == nil or limited and (value ~= value or value < (option.min or value) or value > (option.max or value)) then
-    fail("%s: expected %s%s, got '%s'", option.name, readers[kind][2], range_of(option), text)
+    fail("%s: expected %s%s, got '%s'", option.name, readers[kind][2], range_of(option), tostring(text))
   end
   return value
 end
 
+-- The value that a word of the command line gives.
 local function read_value(option, text)
   local kind = option.type:match "^(.*)%[%]$"
   if not kind then return read_one(option, option.type, text) end
@@ -106,24 +107,23 @@ local function read_value(option, text)
   return list
 end
 
--- A value of a JSON file.
-local function value_of_file(option, value, file)
+-- A value of Lua's, of a JSON file or a default; `from` begins what is said of a wrong one.
+local function check_value(option, value, from)
   local function one(v, kind)
     local is = type(v)
-    if is == "number" then v = v == math.floor(v) and math.abs(v) < 1e15 and ("%d"):format(v) or ("%.17g"):format(v) end
-    if kind == "json" and is == "table" then return v end
     local fits = kind == "boolean" and is == "boolean" or (kind == "number" or kind == "integer") and is == "number"
-      or (kind == "string" or kind == "path") and is == "string"
+      or (kind == "string" or kind == "path") and is == "string" or kind == "json" and is == "table"
     if not fits then
-      fail("%s: %s: expected %s, got %s", file, option.name, readers[kind][2], is == "userdata" and "null" or is)
+      fail("%s%s: expected %s, got %s", from, option.name, readers[kind][2], is == "userdata" and "null" or is)
     end
-    local ok, read = pcall(read_one, option, kind, tostring(v))
-    if not ok then fail("%s: %s", file, tostring(read)) end
+    if kind == "json" then return v end
+    local ok, read = pcall(read_one, option, kind, v)
+    if not ok then fail("%s%s", from, tostring(read)) end
     return read
   end
   local kind = option.type:match "^(.*)%[%]$"
   if not kind and not option.several and not option.many then return one(value, option.type) end
-  if type(value) ~= "table" then fail("%s: %s: expected a list, got %s", file, option.name, type(value)) end
+  if type(value) ~= "table" then fail("%s%s: expected a list, got %s", from, option.name, type(value)) end
   local list = {}
   for i, v in ipairs(value) do list[i] = one(v, kind or option.type) end
   return list
@@ -197,13 +197,23 @@ local function declared(given)
   if not o.positional and o.type ~= "boolean" and not o.word then
     o.word = ({ integer = "N", number = "X", path = "PATH" })[(o.type:gsub("%[%]$", ""))] or "TEXT"
   end
-  if type(o.default) == "number" or type(o.default) == "string" then -- it keeps what it says of others
-    local ok, why = pcall(read_one, o, o.type:gsub("%[%]$", ""), tostring(o.default))
-    if not ok then bad("the default of %s", tostring(why)) end
+  if o.default then -- false: there is none
+    local ok, why = pcall(check_value, o, o.default, "the default of ")
+    if not ok then bad("%s", tostring(why)) end
   end
   o.key = o.key or (o.flag and o.flag:gsub("-", "_") or not o.positional and o.letter
     or o.word:lower():gsub("[^%w]+", "_"):gsub("_$", ""))
   return o
+end
+
+-- Two options whose values would go to one place.
+local function check_keys(o, others)
+  for _, other in ipairs(others) do
+    local a, b = o.key .. ".", type(other) == "table" and other.key .. "." or "\n"
+    if a:sub(1, #b) == b or b:sub(1, #a) == a then
+      bad("%s and %s have one key: %s and %s", other.name, o.name, other.key, o.key)
+    end
+  end
 end
 
 local parsed = setmetatable({}, { __mode = "k" })
@@ -221,6 +231,7 @@ local function program_of(spec, name)
     pages = spec.pages }
   local function add(o)
     if o.flag and p.flags[o.flag] or o.letter and p.letters[o.letter] then bad("%s is declared twice", o.name) end
+    check_keys(o, p.entries)
     p.entries[#p.entries + 1] = o
     if o.positional then
       local last = p.arguments[#p.arguments]
@@ -247,6 +258,9 @@ local function program_of(spec, name)
     for i, one in ipairs(spec.commands) do
       if not is_list(one) or type(one.name) ~= "string" then bad("commands: number %d has no name", i) end
       p.commands[i] = program_of(one)
+      for _, o in ipairs(p.commands[i].entries) do
+        if type(o) == "table" and o.flag ~= "help" then check_keys(o, p.entries) end
+      end
     end
   end
   local last = p.entries[#p.entries]
@@ -307,23 +321,28 @@ local function read_config(p, path, values)
     end
     if not option then
       local names = {}
-      for _, known in ipairs(p.options) do names[#names + 1] = known.key end
+      for _, known in ipairs(p.options) do names[#names + 1] = known.flag and known.flag:gsub("-", "_") end
       fail("--config %s: there is no option '%s'%s", path, tostring(name), check.suggest(tostring(name), names))
     end
-    if values[option] == nil then values[option] = value_of_file(option, value, "--config " .. path) end
+    if values[option] == nil then values[option] = check_value(option, value, "--config " .. path .. ": ") end
   end
+end
+
+-- Puts one more value of an option that may have several, or the values of a list, behind those that are there.
+local function extend(list, option, value)
+  list = list or {}
+  for _, v in ipairs(type(value) == "table" and option.type ~= "json" and value or { value }) do list[#list + 1] = v end
+  return list
 end
 
 local function read_arguments(p, words, values)
   local at = 1
   for i, argument in ipairs(p.arguments) do
     if argument.many then
-      local list = {}
       while words[at] do
-        list[#list + 1] = read_value(argument, words[at])
+        values[argument] = extend(values[argument], argument, read_value(argument, words[at]))
         at = at + 1
       end
-      if #list > 0 then values[argument] = list end
     else
       local needed = 0 -- by those behind it
       for k = i + 1, #p.arguments do if p.arguments[k].required then needed = needed + 1 end end
@@ -357,8 +376,7 @@ local function read(p, words, from)
   end
   local function set(option, value)
     if option.several then
-      values[option] = values[option] or {}
-      table.insert(values[option], value)
+      values[option] = extend(values[option], option, value)
     else
       values[option] = value
     end
@@ -430,7 +448,8 @@ local function parse_program(p, name, words, from)
     if text and text ~= "" and values[option] == nil then
       local ok, value = pcall(read_value, option, option.type == "boolean" and text ~= "0" and "1" or text)
       if not ok then fail("%s, from the variable %s", tostring(value), option.env) end
-      values[option] = option.several and { value } or value
+      if option.several then value = extend(nil, option, value) end
+      values[option] = value
     end
   end
   local config = p.flags.config
@@ -449,7 +468,7 @@ local function parse_program(p, name, words, from)
         value = option.default
         if type(value) == "table" then
           value = {}
-          for i, v in ipairs(option.default) do value[i] = v end
+          for k, v in each(option.default) do value[k] = v end
         elseif value == nil and (option.several or option.many) and not p.spec.sparse then
           value = {}
         end
