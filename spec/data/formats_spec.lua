@@ -43,7 +43,7 @@ describe("WebP #quick", function()
     assert.equal(255, data.decode_image(lossy, 4)[1][1][4]:item())
     assert.error_matches(function() data.decode_image(moving) end, "webp: an animation")
     assert.error_matches(function() data.decode_image(rgba:sub(1, 60)) end, "webp: the file is damaged, or ends early")
-    assert.error_matches(function() data.decode_image(rgba:sub(1, 14)) end, "webp: the head")
+    assert.error_matches(function() data.decode_image(rgba:sub(1, 14)) end, "webp: the header")
     for n = 1, 200 do -- damaged files end in an error or in an image, nothing else
       local at = n * 7 % (#rgba - 1) + 1
       pcall(data.decode_image, rgba:sub(1, at - 1) .. string.char(n) .. rgba:sub(at + 1))
