@@ -26,7 +26,7 @@ end
 local sources = {
   CIFAR10 = {
     folders = { "cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10", "cifar10", "CIFAR10" },
-    url = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", labels = 1, images = { 10000, 10000 },
+    url = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", labels = 1,
     train = { words "data_batch_1 data_batch_2 data_batch_3 data_batch_4 data_batch_5",
       words "data_batch_1.bin data_batch_2.bin data_batch_3.bin data_batch_4.bin data_batch_5.bin" },
     test = { { "test_batch" }, { "test_batch.bin" } },
@@ -95,12 +95,7 @@ local function define(name)
     local train = is_train(where, o)
     if o.coarse and not source.coarse then check.fail("%s: coarse is an option of CIFAR100", where) end
     local sets = train and source.train or source.test
-    local paths, form = places.find(o.root, source.folders, sets)
-    if not paths then
-      check.fail("%s: %s in %s\nHINT: unpack %s there, or set MOTH_DATA", where,
-        form and ("%s is missing, others are there"):format(form) or "no files found",
-        table.concat(places.all(o.root, source.folders), ", "), source.url)
-    end
+    local paths, form = places.find(where, o.root, source.folders, sets, "unpack " .. source.url)
     local classes = o.coarse and source.coarse or source.classes
     local images, labels = {}, {}
     for k, path in ipairs(paths) do

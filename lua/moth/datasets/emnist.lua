@@ -30,12 +30,8 @@ EMNIST.__init = signature.init("datasets.EMNIST(path root?, 'byclass'|'bymerge'|
   local division, name = divisions[o.split], ("emnist-%s-%s"):format(o.split, o.train and "train" or "test")
   local images, labels = name .. "-images-idx3-ubyte", name .. "-labels-idx1-ubyte"
   local sets = { { images .. ".gz", labels .. ".gz" }, { images, labels } }
-  local paths, missing = places.find(o.root, folders, sets)
-  if not paths then
-    check.fail("datasets.EMNIST: %s in %s\nHINT: unpack https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip there, \z
-      or set MOTH_DATA", missing and missing .. " is missing" or ("no %s files found"):format(name),
-      table.concat(places.all(o.root, folders), ", "))
-  end
+  local paths = places.find("datasets.EMNIST", o.root, folders, sets,
+    "unpack https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip")
   local x, y = IDX.read("datasets.EMNIST", paths[1], paths[2])
   local expected = division[o.train and 2 or 3]
   if o.check and x:size(1) ~= expected then

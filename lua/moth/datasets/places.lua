@@ -17,11 +17,12 @@ function M.all(root, subfolders)
   return out
 end
 
---- The paths of files that lie in one folder, from one of several sets of names; and which set it is. nil: none is
--- whole; then: which file of the first set that was begun is missing.
-function M.find(root, subfolders, sets)
+--- The paths of files that lie in one folder, from one of several sets of names; and which set it is. Raises where none
+-- is whole. hint: how the files get there.
+function M.find(where, root, subfolders, sets, hint)
   local missing
-  for _, place in ipairs(M.all(root, subfolders)) do
+  local folders = M.all(root, subfolders)
+  for _, place in ipairs(folders) do
     for k, names in ipairs(sets) do
       local paths, lacks = {}, nil
       for i, name in ipairs(names) do
@@ -32,7 +33,9 @@ function M.find(root, subfolders, sets)
       if lacks ~= paths[1] then missing = missing or lacks end
     end
   end
-  return nil, missing
+  check.fail("%s: %s in %s\nHINT: %s there, or set MOTH_DATA", where,
+    missing and missing .. " is missing, others are there" or ("there is no %s"):format(sets[1][1]),
+    table.concat(folders, ", "), hint)
 end
 
 --- The bytes of a file, uint8.

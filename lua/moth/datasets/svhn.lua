@@ -22,12 +22,8 @@ local SVHN = class("SVHN", ImageDataset)
 SVHN.__init = signature.init("datasets.SVHN(path root?, 'train'|'test'|'extra' split='train', callable transform?, \z
   callable target_transform?, *, bool check=true)", function(self, o)
   local name = o.split .. "_32x32.mat"
-  local paths = places.find(o.root, folders, { { name } })
-  if not paths then
-    check.fail("datasets.SVHN: there is no %s in %s\nHINT: download http://ufldl.stanford.edu/housenumbers/%s, or set \z
-      MOTH_DATA", name, table.concat(places.all(o.root, folders), ", "), name)
-  end
-  local path = paths[1]
+  local path = places.find("datasets.SVHN", o.root, folders, { { name } },
+    "download http://ufldl.stanford.edu/housenumbers/" .. name)[1]
   if o.check then places.verify("datasets.SVHN", path, places.bytes(path), md5[o.split]) end
   local ok, t = pcall(mat.read, path, { "X", "y" })
   if not ok then check.fail("datasets.SVHN: %s", t) end
