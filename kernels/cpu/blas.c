@@ -4,7 +4,7 @@
  * with few rows, go to own kernels: typed/small.h, typed/rows.h.
  *
  * Products of bfloat16 go to oneDNN's, where the processor multiplies bfloat16 faster (AMX): half the time of float32's.
- * Elsewhere, and for float16, they are widened as they are needed: typed/wide.h.
+ * Elsewhere, and for float16, they are widened to float32 as they are needed: typed/wide.h.
  *
  * Every product is cut into a grid of blocks that depends on its shape alone; each block is one BLAS
  * call that runs on one thread, so that the bits do not depend on how many threads there are. BLAS is
@@ -385,6 +385,34 @@ static void small(const MothGemm *g, bool parallel) {
     small_part(g);
 }
 
+enum { FEW_HALVES = 40960 };
+
+/* A small product of halves that one thread computes: both operands are widened first, which takes less time than wide()
+ * needs to pack one of them. */
+static bool small_halves(const MothGemm *g) {
+  const bool ta = g->a_col != 1, tb = g->b_col != 1;
+  const int64_t numbers = (g->m + g->n) * g->k;
+  const size_t bytes = sizeof(float) * (size_t)numbers;
+  MothGemm p = *g;
+  p.dtype = MOTH_FLOAT32;
+  p.a_row = ta ? 1 : g->k;
+  p.a_col = ta ? g->m : 1;
+  p.b_row = tb ? 1 : g->n;
+  p.b_col = tb ? g->k : 1;
+  if (numbers > FEW_HALVES || moth_gemm_flops(g) >= 1e6 || !suits_small(&p))
+    return false;
+  float *a = moth_alloc(bytes);
+  if (!a)
+    return false;
+  p.a = a;
+  p.b = a + g->m * g->k;
+  widen(a, g->a, g->dtype, g->m, g->k, g->a_row, g->a_col);
+  widen(a + g->m * g->k, g->b, g->dtype, g->k, g->n, g->b_row, g->b_col);
+  small_part(&p);
+  moth_free(a, bytes);
+  return true;
+}
+
 static void block(const MothGemm *g) {
   if (is_half(g)) {
     half_block(g);
@@ -673,7 +701,8 @@ void moth_gemm(const MothGemm *g, bool parallel) {
     return;
   }
   if (is_half(g) && !has_onednn_half(g)) {
-    wide(g, parallel);
+    if (!small_halves(g))
+      wide(g, parallel);
     return;
   }
   Grid grid = {.g = g, .rows = 1, .cols = 1, .bm = g->m, .bn = g->n};
