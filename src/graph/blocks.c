@@ -139,7 +139,7 @@ static Instruction *add_instruction(Maker *m, What what) {
 static MothStatus add_outside(Maker *m, uint32_t value, const MothTensor *shape) {
   MothBlocks *b = m->b;
   if (!moth_grow(&b->outside, &b->outside_cap, b->noutside + 1, sizeof *b->outside))
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   const MothTensor *t = m->p->values[value].fake;
   Outside *o = &b->outside[b->noutside++];
   *o = (Outside){.value = value, .size = moth_itemsize(t), .gathered = UINT32_MAX};
@@ -232,7 +232,7 @@ static MothStatus convert(Maker *m, MothDType to, MothDType from, Operand *o) {
 static MothStatus add_number(Maker *m, MothDType dtype, MothValue v, Operand *o) {
   MothBlocks *b = m->b;
   if (!moth_grow(&b->numbers, &b->numbers_cap, b->nnumbers + 1, sizeof *b->numbers))
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   moth_dtype_store(dtype, &b->numbers[b->nnumbers], v);
   *o = (Operand){NUMBER, b->nnumbers++, 0};
   return MOTH_OK;
@@ -245,7 +245,7 @@ static MothStatus add_varying(Maker *m, const MothPlanCall *c, int i, uint32_t i
   if (!c->numbers || !c->numbers[i])
     return MOTH_OK;
   if (!moth_grow(&b->varying, &b->varying_cap, b->nvarying + 1, sizeof *b->varying))
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   b->varying[b->nvarying++] = (Varying){.op = c->op,
                                         .number = c->numbers[i] - 1,
                                         .index = index,
@@ -264,7 +264,7 @@ static MothStatus add_call(Maker *m, const MothPlanCall *c) {
   const uint32_t *ref = c->refs;
   bool by_rows = false;
   if (!moth_grow(&b->params, &b->params_cap, b->nparams + c->op->nargs, sizeof *b->params))
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
     if (c->op->args[i].type == MOTH_T_SCALAR) {

@@ -81,7 +81,7 @@ MOTH_API bool moth_graph_set_numbers(MothGraph *g, uint32_t n);
 MOTH_API void moth_graph_remove(MothGraph *g, MothGraphNode *n);
 /* Sets the nodes' slots. nvalues: how many values there are; nrefs: the most references of one node. */
 void moth_graph_slots(const MothGraph *g, uint32_t *nvalues, uint32_t *nrefs);
-/* Runs one call: values[slot of a node + result] are its tensors, `lists` has room for as many as it has references;
+/* Runs one call: values[slot of a node + result] are its tensors, `lists` holds as many as it has references;
  * numbers as in moth_graph_run. */
 MOTH_API MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers,
                                     MothTensor **values, MothTensor **lists, MothValue *results);

@@ -12,7 +12,7 @@
 MothStatus moth_plan_add_value(MothPlan *p, MothTensor *fake, uint32_t *id) {
   if (!moth_grow(&p->values, &p->values_cap, p->nvalues + 1, sizeof *p->values)) {
     moth_tensor_release(fake);
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   }
   MothPlanValue *v = &p->values[p->nvalues];
   memset(v, 0, sizeof *v);
@@ -91,7 +91,7 @@ static MothStatus add_noted(const Noting *n, const MothCall *c) {
   MothPlan *p = n->p;
   uint32_t at = p->ncalls;
   if (!moth_grow(&p->calls, &p->calls_cap, at + 1, sizeof *p->calls))
-    return moth_no_memory(0);
+    return MOTH_ERR_MEMORY;
   MothPlanCall *to = &p->calls[at];
   memset(to, 0, sizeof *to);
   p->ncalls++;
