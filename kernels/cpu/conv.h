@@ -61,13 +61,13 @@ typedef struct MothConvStrip {
   const void *weight; /* packed by conv_pack */
   const void *bias;   /* [m] or NULL */
   const void *planes;
-  const int32_t
-      *at; /* [kk]: offsets of the planes' shifted rows, those of a row of the kernel together */
+  /* at: [kk]: offsets of the planes' shifted rows, those of a row of the kernel together */
+  const int32_t *at;
   int64_t m, kk;
   int64_t deep; /* columns of the weight whose planes fit a part of the first cache */
   int64_t rows, cols, pitch;
-  const MothConvAxis
-      *y; /* with `row`: results of rows [row, row + rows); NULL: no row reads padding */
+  /* y, of results of rows [row, row + rows); NULL: no row reads padding */
+  const MothConvAxis *y;
   int64_t row;
   void *out;                       /* result (0, 0) of row 0 */
   int64_t out_m, out_row, out_col; /* strides, in elements */

@@ -118,10 +118,7 @@ static MothStatus run_product(Work *w, MothDType dtype) {
   return status;
 }
 
-enum {
-  BLOCK = DISTANCE_FAR,
-  LEAST = 24
-}; /* rows of a product of the derivative; what is worth one */
+enum { LEAST = 24 }; /* what is worth a product of the derivative */
 
 static bool suits_product(const MothDistance *q) {
   return q->norm == MOTH_NORM_2 && !q->pairs && q->size >= LEAST && q->rows >= LEAST &&
@@ -138,8 +135,8 @@ static void backward_range(void *ctx, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t i = begin; i < end && !moth_stopped(); i++) {
-    q.from = i * BLOCK;
-    q.to = moth_min64(q.from + BLOCK, q.rows);
+    q.from = i * DISTANCE_FAR;
+    q.to = moth_min64(q.from + DISTANCE_FAR, q.rows);
     w->kernels->distance_far(&q);
     MothGemm g = {.dtype = wide ? MOTH_FLOAT64 : MOTH_FLOAT32,
                   .m = q.to - q.from,
@@ -147,7 +144,7 @@ static void backward_range(void *ctx, int64_t begin, int64_t end) {
                   .k = q.others,
                   .a = q.work,
                   .a_row = q.turned ? 1 : q.others,
-                  .a_col = q.turned ? BLOCK : 1,
+                  .a_col = q.turned ? DISTANCE_FAR : 1,
                   .b = q.y,
                   .b_row = q.size,
                   .b_col = 1,
@@ -169,10 +166,10 @@ static MothStatus backward_product(const Work *w, MothDType dtype) {
     return out_of_memory();
   run.q.x_sum = sums;
   run.q.y_sum = sums + size * (size_t)run.q.rows;
-  run.bytes = BLOCK * (size_t)run.q.others * size;
-  double flops = 2.0 * BLOCK * (double)run.q.others * (double)run.q.size;
-  moth_parallel_for((run.q.rows + BLOCK - 1) / BLOCK, moth_cpu_flops_grain(flops), backward_range,
-                    &run);
+  run.bytes = DISTANCE_FAR * (size_t)run.q.others * size;
+  double flops = 2.0 * DISTANCE_FAR * (double)run.q.others * (double)run.q.size;
+  moth_parallel_for((run.q.rows + DISTANCE_FAR - 1) / DISTANCE_FAR, moth_cpu_flops_grain(flops),
+                    backward_range, &run);
   moth_free(sums, bytes);
   return run.is_full ? out_of_memory() : MOTH_OK;
 }

@@ -51,7 +51,7 @@ static Few few_of(const Paged *a, int64_t s) {
   return (Few){1, heads, count * ((group + heads - 1) / heads)};
 }
 
-/* The logarithm of row h's part that goes to nothing is added to what its weights are divided by. */
+/* Adds the weight of head h's sink to the sum of row r's weights. */
 static void add_sink(const Paged *a, int64_t h, const void *max, int64_t r, double *sum) {
   if (!a->sinks)
     return;

@@ -113,7 +113,7 @@ static MothStatus count(const Reader *r, uint32_t most, uint32_t *n) {
   }
 }
 
-/* Begins the array that comes next; *out: room for one of `size` bytes for each of its members. */
+/* Begins the array that comes next; *out: memory of `size` bytes for each of its members. */
 static MothStatus begin(Reader *r, uint32_t most, uint32_t *n, size_t size, void *out) {
   MOTH_TRY(count(r, most, n));
   void *list = moth_edge_take(r->m, *n, size);

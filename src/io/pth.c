@@ -29,8 +29,8 @@ const char *moth_pth_program(const MothZip *zip) {
     if ((slash && strcmp(slash, "/archive_format") == 0) ||
         strcmp(zip->entries[i].name, "serialized_exported_program.json") == 0) /* before 2.8 */
       return "this is a program of torch.export; moth reads its tensors alone, and programs of "
-             "ONNX. HINT: in "
-             "Python, program = torch.export.load(path); torch.save(program.state_dict, …) or "
+             "ONNX. HINT: in Python, program = torch.export.load(path); "
+             "torch.save(program.state_dict, …) or "
              "torch.onnx.export(program, …)";
   }
   return NULL;

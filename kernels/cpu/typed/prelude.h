@@ -6,8 +6,8 @@
  *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
  *   MOTH_SELF       the MothDType
  *   MOTH_FORMULAS   the header with those formulas of kernels/math*.h that the family uses
- * Everything here is static: names need no dtype, the file has one. It has several families: a name is of one alone. The generator reads the macro before a definition,
- * which makes it a member of MothKernels (kernels/cpu/table.h), NULL for other dtypes:
+ * Everything is static: names need no dtype. A generated file has several families, so no two of them have a name in common.
+ * The macro before a definition makes it a member of MothKernels (kernels/cpu/table.h), NULL for other dtypes:
  *   MOTH_TYPED        all dtypes but those for storage and exchange (those of copy.h: all)
  *   MOTH_TYPED_FLOAT  float32, float64, float16, bfloat16
  *   MOTH_TYPED_REAL   float32 and float64

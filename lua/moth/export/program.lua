@@ -203,7 +203,7 @@ local function call(node, args, env)
   return fn(unpack(args, 1, args.n))
 end
 
--- The dtypes of factories, ones({ 2}), and of autocast are those of the call's record, not of the caller.
+-- The dtypes of factories, ones({ 2 }), and of autocast are those of the call's record, not of the caller.
 local function set_default(dtype)
   local was = B.default_dtype()
   B.default_dtype(dtype)
