@@ -7,7 +7,7 @@
  * |d|, sums of |d|^p, for a small whole p by products. */
 enum { MOTH_NORM_0, MOTH_NORM_1, MOTH_NORM_2, MOTH_NORM_INF, MOTH_NORM_P, MOTH_NORM_WHOLE };
 
-enum { DISTANCE_FAR = 64 }; /* rows of a product of the CPU's derivative of norm 2 */
+enum { DISTANCE_FAR = 64 }; /* the CPU's derivative of norm 2 multiplies as many rows at once */
 
 typedef struct MothDistance {
   const void *x, *y;         /* (rows, size), (others, size); y of the CPU's kernels: in panels */
@@ -18,9 +18,9 @@ typedef struct MothDistance {
   int64_t from, to; /* the rows of a call */
   int norm;
   double p;
-  bool pairs;  /* i < j alone, one row i after the other */
-  bool turned; /* grad and dist are (others, rows) */
-  void *work;  /* of the rows of a call; y in panels, to be packed */
+  bool pairs;      /* i < j alone, one row i after the other */
+  bool transposed; /* grad and dist are (others, rows) */
+  void *work;      /* of the rows of a call; y in panels, to be packed */
 } MothDistance;
 
 static inline int moth_norm_of(double p) {

@@ -23,8 +23,8 @@ typedef struct MothProduct {
   void *to, *work;
 } MothProduct;
 
-/* Arguments of kernels/cpu/typed/wide.h: C (m, n) = alpha * the sum over k of x[m][k] * y[n][k] + beta * C, where element
- * (m, k) of X is x[m * x_row + k * x_col]; likewise Y's and C's. packed: X as float32; lines: those of Y that are meant. */
+/* Arguments of kernels/cpu/typed/wide.h: C (m, n) = alpha * the sum over k of x[m][k] * y[n][k] + beta * C, where
+ * element (m, k) of X is x[m * x_row + k * x_col]; likewise Y's and C's. packed: X as float32; work: for a call. */
 typedef struct MothWide {
   const void *x, *y;
   float *c, *packed, *work;

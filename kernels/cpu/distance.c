@@ -143,8 +143,8 @@ static void backward_range(void *ctx, int64_t begin, int64_t end) {
                   .n = q.size,
                   .k = q.others,
                   .a = q.work,
-                  .a_row = q.turned ? 1 : q.others,
-                  .a_col = q.turned ? DISTANCE_FAR : 1,
+                  .a_row = q.transposed ? 1 : q.others,
+                  .a_col = q.transposed ? DISTANCE_FAR : 1,
                   .b = q.y,
                   .b_row = q.size,
                   .b_col = 1,
@@ -227,11 +227,11 @@ done:
   return result_done(status, out, wide);
 }
 
-/* A contiguous tensor with the last two dimensions of t, or, `turned`, with those exchanged. */
-static MothStatus in_rows(MothTensor *t, bool turned, MothDType dtype, MothTensor **out) {
+/* A contiguous tensor with the last two dimensions of t, or, `transposed`, with those exchanged. */
+static MothStatus in_rows(MothTensor *t, bool transposed, MothDType dtype, MothTensor **out) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   MothTensor *view;
-  if (!turned)
+  if (!transposed)
     return moth_cpu_contiguous_as(t, dtype, out);
   for (int i = 0; i < t->ndim; i++) {
     int from = i < t->ndim - 2 ? i : 2 * t->ndim - 3 - i;
@@ -263,9 +263,9 @@ static MothStatus cdist_backward(MothTensor *out, MothTensor *grad, MothTensor *
                        .p = p,
                        .pairs = pairs};
   /* That by x2 comes with both transposed: copies of them took a third of the time. */
-  w.q.turned = suits_product(&w.q) && dist->stride[1] == 1;
-  MOTH_GO(in_rows(grad, w.q.turned, dtype, &g));
-  MOTH_GO(in_rows(dist, w.q.turned, dtype, &d));
+  w.q.transposed = suits_product(&w.q) && dist->stride[1] == 1;
+  MOTH_GO(in_rows(grad, w.q.transposed, dtype, &g));
+  MOTH_GO(in_rows(dist, w.q.transposed, dtype, &d));
   w.bytes = (size_t)w.kernels->distance_work(&w.q) * (size_t)moth_dtype_size(dtype);
   for (int64_t b = 0; b < batch && status == MOTH_OK && !moth_stopped(); b++) {
     int64_t size = moth_itemsize(wide), at = b * w.q.rows * w.q.size * size,

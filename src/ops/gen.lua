@@ -1,5 +1,7 @@
--- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT ["generic avx2 avx512"
--- "generic avx2"]`, with the instruction sets of the processor's kernels, and those to build; with --edge it writes what the edge library is compiled of (edge.lua).
+-- The generator: reads the op table, writes build/gen. Run as
+--   luajit src/ops/gen.lua OUT ["generic avx2 avx512" "generic avx2"]
+-- with the instruction sets of the processor's kernels, and those to build; with --edge it writes what the edge library is
+-- compiled of (edge.lua).
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry

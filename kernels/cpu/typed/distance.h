@@ -287,9 +287,9 @@ MOTH_FN void distance_backward_by(const struct MothDistance *q, int norm) {
   }
 }
 
-/* distance_far of grad and dist that are turned: as many rows as lie in one piece there at once, up to DISTANCE_FAR. A column of
- * work is a row's weights. */
-static void distance_far_turned(const struct MothDistance *q) {
+/* distance_far of grad and dist that are transposed: up to DISTANCE_FAR rows at once, whose numbers lie side by side there.
+ * The weights of a row are a column of work. */
+static void distance_far_transposed(const struct MothDistance *q) {
   const real *x = (const real *)q->x + q->from * q->size, *y = (const real *)q->y;
   const real *xs = (const real *)q->x_sum + q->from, *ys = (const real *)q->y_sum;
   const int64_t n = q->size, rows = q->to - q->from;
@@ -328,8 +328,8 @@ static void distance_far_turned(const struct MothDistance *q) {
 /* Rows [from, to) of the derivative of norm 2: out = the weights' sum times x, and work = the weights, so that out - work y is
  * the derivative. Where rows are near, little of that difference would be left: what they give is added here. y lies in rows. */
 MOTH_TYPED_REAL void distance_far(const struct MothDistance *q) {
-  if (q->turned) {
-    distance_far_turned(q);
+  if (q->transposed) {
+    distance_far_transposed(q);
     return;
   }
   const real *y = (const real *)q->y, *ys = (const real *)q->y_sum;
