@@ -84,8 +84,8 @@ function M.install(folder)
       error("the folder of " .. path .. " cannot be made", 0)
     end
     local f = assert(io.open(path, "w"))
-    f:write(text)
-    f:close()
+    assert(f:write(text))
+    assert(f:close())
   end
   write("man/man1/moth.1", cli.man(M.program()))
   write("man/man1/mothrun.1", ".so man1/moth-run.1\n")
@@ -94,7 +94,7 @@ function M.install(folder)
   write("zsh/site-functions/_moth", cli.completion(M.program(), "zsh"))
   write("bash-completion/completions/mothrun", cli.completion(options_of "run", "bash", "mothrun"))
   write("zsh/site-functions/_mothrun", cli.completion(options_of "run", "zsh", "mothrun"))
-  require("moth.reference.meta").write(folder .. "/moth/meta")
+  for name, text in require "moth.each"(require("moth.reference.meta").files()) do write("moth/meta/" .. name, text) end
 end
 
 --- Whether `moth WORD` is a command, or a misspelt one: no file has that name.

@@ -436,20 +436,4 @@ function M.files()
   return files
 end
 
---- Writes the files into a folder, and returns how many.
-function M.write(folder)
-  local system, n = require "moth.utils.system", 0
-  for name, text in each(M.files()) do
-    local path = folder .. "/" .. name
-    if os.execute("mkdir -p " .. system.quoted((path:gsub("/[^/]*$", "")))) ~= 0 then
-      error("the folder of " .. path .. " cannot be made", 0)
-    end
-    local f = assert(io.open(path, "w"))
-    f:write(text)
-    f:close()
-    n = n + 1
-  end
-  return n
-end
-
 return M
