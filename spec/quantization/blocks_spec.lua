@@ -76,7 +76,7 @@ describe("weights in blocks #llm", function()
         end
       end
       io.write "right"]]
-    for _, level in ipairs { "generic", "avx2", "avx512" } do
+    for _, level in ipairs(require "levels") do
       assert.are.equal("right", (child(text, { env = "MOTH_CPU=" .. level })))
     end
   end)
