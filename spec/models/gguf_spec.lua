@@ -1,26 +1,14 @@
 -- Families of language models in GGUF files, by llama.cpp's names and fields (gguf_fixtures.py): what transformers
 -- computes with weights made by a formula.
 local moth = require "moth"
-local cjson = require "cjson"
+local formula = require "spec.models.formula"
 
-local f = assert(io.open "spec/models/fixtures/gguf.json")
-local cases = cjson.decode(f:read "*a")
-f:close()
-local names = {}
-for name in pairs(cases) do names[#names + 1] = name end
-table.sort(names)
+local cases, names = formula.cases "gguf.json"
+local last = formula.last
 
 local function made(name, shape)
-  local at, n, list = 17, 1, {}
-  for i = 1, #name do at = (at * 31 + name:byte(i)) % 65537 end
-  for _, size in ipairs(shape) do n = n * size end
-  local is_bias = name:find "bias$"
-  local is_norm = not is_bias and (#shape == 1 and not name:find "sinks" or name:find("_norm.", 1, true))
-  for k = 0, n - 1 do
-    local x = (k * 7919 + at) ^ 2 % 65537 / 65537 - 0.5
-    list[k + 1] = is_norm and 1 + 0.6 * x or x
-  end
-  return moth.tensor(list):view(shape)
+  local is_norm = not name:find "bias$" and (#shape == 1 and not name:find "sinks" or name:find("_norm.", 1, true))
+  return formula.weight(name, shape, is_norm)
 end
 
 local function tensors_of(case)
@@ -37,7 +25,6 @@ end
 local function logits(model, case)
   return moth.no_grad(model.forward, model, moth.tensor(case.ids, { dtype = moth.int64 }) + 1)
 end
-local function last(y) return y:reshape(-1):narrow(1, y:numel() - 5, 6) end
 
 describe("families of language models in GGUF files #quick", function()
   for _, name in ipairs(names) do
