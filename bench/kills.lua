@@ -7,7 +7,10 @@
 -- KILLS_SHOW=1: what each job says.
 local system = require "moth.utils.system"
 
-local RUNS, SEED, ONLY = tonumber(arg[1]) or 100, tonumber(arg[2]) or 1, arg[3]
+local o = require "moth.cli" { { "[RUNS]", "", 100, min = 1, type = "integer" },
+  { "[SEED]", "", 1, min = 0, type = "integer" },
+  { "[KIND]", "the only one", choices = { "rank", "launcher", "disk", "cut" } } }
+local RUNS, SEED, ONLY = o.runs, o.seed, o.kind
 local MOTH = (os.getenv "MOTH_BUILD" or "build") .. "/moth"
 local STEPS = 40
 
@@ -163,7 +166,7 @@ function faults.cut(dir, n)
 end
 
 local kinds = { "rank", "rank", "launcher" }
-if select(2, shell "mount -t tmpfs -o size=10k none " .. "/mnt && umount /mnt") == 0 then kinds[#kinds + 1] = "disk" end
+if select(2, shell "mount -t tmpfs -o size=10k none /mnt && umount /mnt") == 0 then kinds[#kinds + 1] = "disk" end
 if select(2, shell(("ip netns add mk%d && ip netns del mk%d"):format(SEED, SEED))) == 0 then
   kinds[#kinds + 1] = "cut"
 end
