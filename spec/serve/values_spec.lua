@@ -52,6 +52,10 @@ describe("numbers of JSON #M428", function()
     _, index, why = read("[1,300,2]", "uint8")
     assert.equal(1, index)
     assert.equal("expected a whole number of UINT8 from 0 to 255", why)
+    for _, dtype in ipairs { "int64", "uint64" } do -- 2^53 + 1 is read as 2^53
+      assert.equal(9007199254740991, tonumber(ffi.cast("const int64_t *", (read("[9007199254740991]", dtype)))[0]))
+      assert.matches("from .* to 9007199254740991$", (select(3, read("[9007199254740993]", dtype))))
+    end
     _, index, why = values.from_text("[1,2]", 1, 2, "float32", 3)
     assert.is_nil(index)
     assert.equal("expected 3 elements, got 2", why)

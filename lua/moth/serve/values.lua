@@ -15,12 +15,14 @@ local C = ffi.load(B.soname)
 local M = { pause = function() end }
 local OFTEN = 8192
 
-local types = { -- moth's dtype: name on the wire, bytes, C type, least and greatest whole number
+-- moth's dtype: name on the wire, bytes, C type, least and greatest whole number; of 64 bits those that no other number
+-- is read as: doubles stand between text and elements, and 2^53 + 1 is 2^53 then.
+local types = {
   bool = { "BOOL", 1, "uint8_t" },
   uint8 = { "UINT8", 1, "uint8_t", 0, 2 ^ 8 - 1 }, uint16 = { "UINT16", 2, "uint16_t", 0, 2 ^ 16 - 1 },
-  uint32 = { "UINT32", 4, "uint32_t", 0, 2 ^ 32 - 1 }, uint64 = { "UINT64", 8, "uint64_t", 0, 2 ^ 53 },
+  uint32 = { "UINT32", 4, "uint32_t", 0, 2 ^ 32 - 1 }, uint64 = { "UINT64", 8, "uint64_t", 0, 2 ^ 53 - 1 },
   int8 = { "INT8", 1, "int8_t", -2 ^ 7, 2 ^ 7 - 1 }, int16 = { "INT16", 2, "int16_t", -2 ^ 15, 2 ^ 15 - 1 },
-  int32 = { "INT32", 4, "int32_t", -2 ^ 31, 2 ^ 31 - 1 }, int64 = { "INT64", 8, "int64_t", -2 ^ 53, 2 ^ 53 },
+  int32 = { "INT32", 4, "int32_t", -2 ^ 31, 2 ^ 31 - 1 }, int64 = { "INT64", 8, "int64_t", 1 - 2 ^ 53, 2 ^ 53 - 1 },
   float16 = { "FP16", 2, "uint16_t" }, bfloat16 = { "BF16", 2, "uint16_t" },
   float32 = { "FP32", 4, "float" }, float64 = { "FP64", 8, "double" },
 }
