@@ -98,9 +98,11 @@ describe("the prompt #quick #M508", function()
   end)
 
   it("points at the line typed, and shows no frame of its own", function()
-    local _, errors = session { "moth.nn.Linear(2, 3)(moth.ones(4))", "%run no_such_file", "%plot", "%plot nil" }
+    local _, errors = session { "moth.nn.Linear(2, 3)(moth.ones(4))", "%run no_such_file", "%run docs", "%plot",
+      "%plot nil" }
     assert.matches("^stdin:1: %[linear%] input and weight", errors)
-    assert.matches("\n%%run: no_such_file: No such file or directory\nusage: %%plot expr: ", errors)
+    assert.matches("\n%%run: no_such_file: No such file or directory\n%%run: docs: it is a folder\n\z
+      usage: %%plot expr: ", errors)
     assert.is_nil(errors:find("repl/init", 1, true))
     assert.is_nil(errors:find("in function 'error'", 1, true))
     assert.same("nil\n3\nnil\n", (session { "select(2, 1, nil, 3, nil)" }))

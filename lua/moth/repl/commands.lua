@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local each = require "moth.each"
 local source = require "moth.lang.source"
+local system = require "moth.utils.system"
 local M = {}
 
 local function compile(session, code, what)
@@ -17,7 +18,7 @@ local function duration(seconds)
   return ("%.3g ns"):format(seconds * 1e9)
 end
 
-local clock = require("moth.utils.system").now
+local clock = system.now
 
 local commands = {}
 
@@ -61,13 +62,19 @@ commands.autoreload = { "%autoreload [off]", watching, function(session, word)
   session.watch = word ~= "off" and require("moth.repl.reload").watch() or nil
 end }
 
+local function expanded(path) return (path:gsub("^~/", (os.getenv("HOME") or "~") .. "/")) end
+
+-- The text of a file that a command takes.
+local function text_of(command, path)
+  local f, message = io.open(path)
+  local text = f and f:read "*a"
+  if f then f:close() end
+  return text or error(("%%%s: %s"):format(command, message or path .. ": it is a folder"), 0)
+end
+
 commands.load = { "%load file", "the text of a file as input to edit: in the history, in a notebook in the cell",
   function(session, path)
-    local f, message = io.open((path:gsub("^~/", (os.getenv("HOME") or "~") .. "/")))
-    local text = f and f:read "*a"
-    if f then f:close() end
-    if not text then error("%load: " .. (message or path .. ": it is a folder"), 0) end
-    text = text:gsub("%s+$", "")
+    local text = text_of("load", expanded(path)):gsub("%s+$", "")
     if session.load_text then return session.load_text(text) end
     session.out:write(text, "\n")
     require("moth.repl").remember(session, text)
@@ -114,21 +121,11 @@ local function words_of(line)
 end
 
 commands.run = { "%run file [args]", "run a script in this session, with arg as its arguments", function(session, words)
-  local list
-  local file = words
-  local f = io.open((file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")))
-  if f then list = { file } else list = words_of(words) end -- a name with spaces
-  file = list[1]
-  file = file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")
-  local message
-  if not f then f, message = io.open(file) end
-  if not f then error("%run: " .. message, 0) end
-  local text = f:read("*a")
-  f:close()
+  local list = system.exists(expanded(words)) and { words } or words_of(words) -- a name with spaces
+  local file = expanded(list[1])
   local locals = require "moth.repl.locals"
-  local rewritten, names = locals.rewrite((text:gsub("^#[^\n]*", "")))
-  local chunk
-  chunk, message = source.statements(rewritten, "@" .. file)
+  local rewritten, names = locals.rewrite((text_of("run", file):gsub("^#[^\n]*", "")))
+  local chunk, message = source.statements(rewritten, "@" .. file)
   if not chunk then error("%run: " .. message, 0) end
   session.locals:declare(names)
   local before = rawget(_G, "arg")
