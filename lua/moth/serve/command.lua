@@ -49,7 +49,7 @@ M.options = {
     key = "mode.print-nginx" },
 }
 
-local function fail(...) cli._fail(...) end
+local fail = cli._fail
 
 -- The options of a config file, a chunk of Lua that the user names. It has moth as a global, as scripts have.
 local function config_of(path)

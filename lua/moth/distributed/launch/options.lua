@@ -42,7 +42,7 @@ for _, option in ipairs(M.options) do
   if name then option.env = "PET_" .. name:gsub("-", "_"):upper() end
 end
 
-local function fail(fmt, ...) cli._fail(fmt, ...) end
+local fail = cli._fail
 
 -- "2" or "2:4" as two numbers.
 local function range(o, name)
