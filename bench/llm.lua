@@ -65,7 +65,7 @@ local function decode(batch, tokens)
 end
 
 for _, threads in ipairs(o.threads) do
-  moth.set_num_threads(tonumber(threads))
+  moth.set_num_threads(threads)
   local one
   for _, batch in ipairs { 1, 8 } do
     local own, others = {}, {}
