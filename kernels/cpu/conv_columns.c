@@ -313,7 +313,7 @@ bool moth_conv_suits_columns(const MothConvProduct *p) {
     return g->ow < 8 || (g->ow == 8 && stride == 1) ||
            (g->ow >= 9 && g->ow <= 28 && stride > 1 && c >= 64 && k >= 128);
   default:
-    return g->ow <= 14 && c >= 32 && (area <= 9 || k >= 96);
+    return g->ow <= 14 && c >= 32 && (area <= 9 || g->ow <= 12 || k >= 96);
   }
 }
 
