@@ -24,19 +24,24 @@ M.options = { "Notebooks with Jupyter.", name = "moth kernel", see = "docs/noteb
 local function fail(fmt, ...) error((fmt):format(...), 0) end
 
 local function check(o)
+  if (o.prefix and 1 or 0) + (o.sys_prefix and 1 or 0) + (o.user and 1 or 0) > 1 then
+    cli._fail "--prefix, --sys-prefix and --user exclude each other"
+  end
   if o.sys_prefix then
     o.prefix = os.getenv "VIRTUAL_ENV" or os.getenv "CONDA_PREFIX" or fail "--sys-prefix: no environment is active"
-  elseif o.user then
-    o.prefix = nil
   end
-  if not o.name:find "^[%w._-]+$" then fail("--name: letters, digits, '.', '_' and '-' alone, got %s", o.name) end
+  if not o.name:find "^[%w._-]+$" then
+    cli._fail("--name: letters, digits, '.', '_' and '-' alone, got %s", o.name)
+  end
   return o
 end
 
 local function folder_of(o)
-  local data = os.getenv "JUPYTER_DATA_DIR" or (os.getenv "XDG_DATA_HOME" or os.getenv "HOME" .. "/.local/share")
-    .. "/jupyter"
-  return (o.prefix and o.prefix .. "/share/jupyter" or data) .. "/kernels/" .. o.name
+  local home = os.getenv "HOME"
+  local data = o.prefix and o.prefix .. "/share/jupyter" or os.getenv "JUPYTER_DATA_DIR"
+    or (os.getenv "XDG_DATA_HOME" or home and home .. "/.local/share"
+      or fail "HOME is not set; HINT: --prefix DIR") .. "/jupyter"
+  return data .. "/kernels/" .. o.name
 end
 
 local function install(o)
@@ -49,9 +54,9 @@ local function install(o)
   if os.execute("mkdir -p " .. system.quoted(folder)) ~= 0 then fail("the folder %s cannot be made", folder) end
   local f, why = io.open(folder .. "/kernel.json", "w")
   if not f then fail("%s", why) end
-  f:write(cjson.encode { argv = { program, "kernel", "run", "{connection_file}" }, language = "lua",
-    display_name = o.name == "moth" and "moth (LuaJIT)" or o.name, interrupt_mode = "signal" }, "\n")
-  f:close()
+  assert(f:write(cjson.encode { argv = { program, "kernel", "run", "{connection_file}" }, language = "lua",
+    display_name = o.name == "moth" and "moth (LuaJIT)" or o.name, interrupt_mode = "signal" }, "\n"))
+  assert(f:close())
   print("wrote " .. folder .. "/kernel.json")
   if not zmq.available() then print "libzmq.so.5 is not on this machine yet: install libzmq5 (Debian)" end
 end
