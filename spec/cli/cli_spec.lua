@@ -115,6 +115,10 @@ describe("moth.cli", function()
     moth.setenv("MOTH_CLI_SPEC_N", "x")
     assert.equal("--n: expected an integer, got 'x', from the variable MOTH_CLI_SPEC_N", wrong({ "s" }, run))
     assert.same({ script = "s", n = 5, words = {} }, cli.parse(run, { "--n=5", "s" }))
+    local switch = { "", { "--on", env = "MOTH_CLI_SPEC_N" } }
+    assert.equal("--on: expected true or false, got 'x', from the variable MOTH_CLI_SPEC_N", wrong({}, switch))
+    moth.setenv("MOTH_CLI_SPEC_N", "false")
+    assert.same({ on = false }, cli.parse(switch, {}))
     local two = { "", commands = { { "Adds.", name = "add", { "A" }, { "[B]" } }, { "Ends.", name = "stop" } } }
     assert.same({ command = "add", a = "1" }, cli.parse(two, { "add", "1" }))
     assert.same({ command = "stop" }, cli.parse(two, { "stop" }))

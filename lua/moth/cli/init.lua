@@ -446,7 +446,7 @@ local function parse_program(p, name, words, from)
   for _, option in ipairs(p.options) do
     local text = option.env and os.getenv(option.env)
     if text and text ~= "" and values[option] == nil then
-      local ok, value = pcall(read_value, option, option.type == "boolean" and text ~= "0" and "1" or text)
+      local ok, value = pcall(read_value, option, text)
       if not ok then fail("%s, from the variable %s", tostring(value), option.env) end
       if option.several then value = extend(nil, option, value) end
       values[option] = value
