@@ -1,10 +1,8 @@
 -- Computes spec/parity/audio.py's cases with moth.audio, and compares.
 local moth = require "moth"
+local compare = require "spec.parity.compare"
 local audio = moth.audio
 moth.set_default_dtype(moth.float64)
-local f = assert(io.open(arg[1]))
-local cases = require("cjson").decode(f:read "*a")
-f:close()
 local x = (moth.arange(0, 6000, { dtype = moth.float64 }):pow(1.1) * 0.05):sin():view(2, 3000)
 local coded = audio.mu_law_encoding(x, 256)
 local got = {
@@ -26,16 +24,7 @@ local got = {
   coded = coded, decoded = audio.mu_law_decoding(coded, 256),
   filters = audio.melscale_fbanks(65, 20, 4000, 17, 8000, "slaney", "slaney"),
 }
-local n, bad = 0, 0
-for name, p in pairs(cases) do
-  local want = moth.tensor(p.data):view(p.shape)
-  local by = tostring(want:size()) ~= tostring(got[name]:size()) and 1 / 0
-    or ((got[name]:double() - want):abs():max() / want:abs():max()):item()
-  n = n + 1
-  if by ~= by or by > 1e-6 then -- mu law is decoded in float32 there
-    bad = bad + 1
-    print(("audio, %s: differs by %g of the largest"):format(name, by))
-  end
+for name, p in pairs(compare.cases(arg[1])) do
+  compare.same(name, got[name], compare.tensor(p), 1e-6) -- mu law is decoded in float32 there
 end
-print(("audio: %d comparisons with torchaudio, %d differ"):format(n, bad))
-if bad > 0 then error("audio differs", 0) end
+compare.finish("audio", "torchaudio")

@@ -1,11 +1,8 @@
 -- Families of language models with the weights of transformers, made there at random: logits and greedy ids.
 -- Usage: python3 spec/parity/families.py DIR; luajit spec/parity/families.lua DIR [PART OF A NAME]
 local moth = require "moth"
-local cjson = require "cjson"
 local dir, part = arg[1], arg[2] or ""
-local f = assert(io.open(dir .. "/cases.json"))
-local cases = cjson.decode(f:read "*a")
-f:close()
+local cases = require("spec.parity.compare").cases(dir .. "/cases.json")
 
 local LIMIT = 1e-4
 local failed, refused, names = 0, 0, {}

@@ -1,30 +1,13 @@
 -- Models with the weights of torchvision and transformers, made there at random: outputs, three training steps, and
 -- what generate gives. Usage: python3 spec/parity/models.py DIR; luajit spec/parity/models.lua DIR
 local moth = require "moth"
+local compare = require "spec.parity.compare"
 local generate = require "moth.models.generate"
 local dir = arg[1]
 moth.set_default_dtype(moth.float64)
-local f = assert(io.open(dir .. "/cases.json"))
-local cases = require("cjson").decode(f:read("*a"))
-f:close()
+local cases, check = compare.cases(dir .. "/cases.json"), compare.check
 
-local failed, n = 0, 0
-local function check(what, ok, ...)
-  n = n + 1
-  if not ok then
-    failed = failed + 1
-    print(what .. ": " .. (...):format(select(2, ...)))
-  end
-end
--- Within `limit` of the largest value.
-local function same(what, got, want, limit)
-  local w = moth.tensor(want.data, { dtype = moth.float64 }):view(want.shape)
-  if tostring(got:size()) ~= tostring(w:size()) then
-    return check(what, false, "shape %s, should be %s", tostring(got:size()), tostring(w:size()))
-  end
-  local by = ((got:detach():to(moth.float64) - w):abs():max() / w:abs():max()):item()
-  check(what, by <= limit, "differs by %g of the largest", by)
-end
+local function same(what, got, want, limit) compare.same(what, got, compare.tensor(want), limit) end
 local function losses(what, got, want)
   for i, x in ipairs(want) do
     check(("%s, loss %d"):format(what, i), math.abs(got[i] - x) <= 1e-6 * math.abs(x), "%.7g, should be %.7g",
@@ -126,5 +109,4 @@ local hidden, pooled = net(ints(case.ids, 1), { attention_mask = ints(case.mask)
 same("bert", hidden, case.hidden, LIMIT)
 same("bert pooled", pooled, case.pooled, LIMIT)
 
-print(("models: %d comparisons with torchvision and transformers, %d differ"):format(n, failed))
-os.exit(failed == 0 and 0 or 1, true)
+compare.finish("models", "torchvision and transformers")

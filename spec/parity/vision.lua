@@ -1,25 +1,11 @@
 -- Computes spec/parity/vision.py's cases with moth.vision and models.retinanet_resnet50_fpn, and compares.
 local moth = require "moth"
-local vision, folder = moth.vision, arg[1]
+local compare = require "spec.parity.compare"
+local vision, folder, tensor = moth.vision, arg[1], compare.tensor
 moth.set_default_dtype(moth.float64)
-local f = assert(io.open(folder .. "/cases.json"))
-local cases = require("cjson").decode(f:read "*a")
-f:close()
-
-local function tensor(p) return moth.tensor(p.data, { dtype = moth.float64 }):view(p.shape) end
-local values, n, bad = {}, 0, 0
-for name, p in pairs(cases.values) do values[name] = tensor(p) end
--- Within `limit` of the largest value.
-local function same(what, got, want, limit)
-  n, got = n + 1, got:detach():to(moth.float64)
-  local by = tostring(got:size()) ~= tostring(want:size()) and 1 / 0
-    or ((got - want):abs():max() / want:abs():max()):item()
-  if by ~= by or by > (limit or 1e-11) then
-    bad = bad + 1
-    print(("%s: differs by %g of the largest"):format(what, by))
-  end
-end
-local v = values
+local cases, v = compare.cases(folder .. "/cases.json"), {}
+for name, p in pairs(cases.values) do v[name] = tensor(p) end
+local function same(what, got, want, limit) compare.same(what, got, want, limit or 1e-11) end
 local groups = v.groups:to(moth.int64) + 1
 same("area", vision.box_area(v.boxes), v.area)
 for _, name in ipairs { "box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou" } do
@@ -70,5 +56,4 @@ local losses = net:train()(images, {
 for name, want in pairs(cases.losses) do same(name, losses[name], moth.tensor(want), 1e-6) end
 moth.add(losses.classification, losses.bbox_regression):backward()
 same("the gradient", net.backbone.body.conv1.weight.grad:abs():sum(), moth.tensor(cases.grad), 1e-6)
-print(("vision: %d comparisons with torchvision, %d differ"):format(n, bad))
-if bad > 0 then error("vision differs", 0) end
+compare.finish("vision", "torchvision")
