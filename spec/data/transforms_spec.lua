@@ -116,6 +116,7 @@ describe("boxes #quick", function()
     assert.same({ true, false, false, false }, good:tolist())
     assert.error_matches(function() T.BoundingBoxes(x, "XY", { 10, 10 }) end, "XYXY, XYWH or CXCYWH, got 'XY'")
     assert.error_matches(function() T.BoundingBoxes(moth.ones(3), "XYXY", { 10, 10 }) end, "boxes are a tensor")
+    assert.same({ 1, 4 }, T.BoundingBoxes(moth.ones(4), "XYXY", { 10, 10 }).data:size())
     assert.equal("BoundingBoxes(float32 [4, 4] cpu, XYXY, 10 x 10)", tostring(T.BoundingBoxes(x, "XYXY", { 10, 10 })))
   end)
 end)
@@ -275,6 +276,15 @@ describe("transforms of samples #quick", function()
     assert.is_true(far(T.LinearTransformation(m, v)(small):view(-1), (small:view(-1) - v):matmul(m)) < 1e-5)
     assert.error_matches(function() T.LinearTransformation(m, v)(x) end, "does not fit a matrix of 12 rows")
     assert.error_matches(function() T.GaussianBlur(2) end, "one or two odd numbers")
+    for words, fn in pairs {
+      ["CenterCrop%] size is 1 or 2 numbers, got 3"] = function() T.CenterCrop { 1, 2, 3 } end,
+      ["output_size is 1 or 2 numbers, got 0"] = function() F.center_crop(x, {}) end,
+      ["resize%] size is 1 or 2 numbers, got 3"] = function() F.resize(x, { 1, 2, 3 }) end,
+      ["scale is { low, high }, at least 0, got {0.1}"] = function() T.RandomErasing { scale = { 0.1 } } end,
+      ["ratio is { low, high }"] = function() T.RandomResizedCrop { 8, ratio = { -1, 2 } } end,
+    } do
+      assert.error_matches(fn, words)
+    end
     assert.error_matches(function() T.RandAugment { magnitude = 31 } end, "magnitude must be below")
     assert.error_matches(function() T.ToDtype() end, "there is no dtype")
     assert.equal("RandAugment(num_ops=2, magnitude=9, num_magnitude_bins=31)", tostring(T.RandAugment()))

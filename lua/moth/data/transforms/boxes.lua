@@ -26,7 +26,7 @@ function to_xyxy.XYWH(x)
   return join(a, a + b)
 end
 function to_xyxy.CXCYWH(x)
-  local a, b = halves(form.is_float(x) and x or x:to(moth.float32))
+  local a, b = halves(form.floats(x))
   local corner = a - b / 2
   return join(corner, corner + b):to(x:dtype())
 end
@@ -70,8 +70,6 @@ M.convert_bounding_box_format = signature("transforms.functional.convert_boundin
   return convert("convert_bounding_box_format", x, old:upper(), new:upper())
 end)
 
-local function in_floats(x) return form.is_float(x) and x or x:to(moth.float32) end
-
 -- Corners (float), cut off at the border.
 local function inside(x, canvas)
   local h, w = canvas[1], canvas[2]
@@ -79,7 +77,7 @@ local function inside(x, canvas)
   return moth.minimum(x:clamp({ min = 0 }), limit)
 end
 local function clamp(where, x, format, canvas)
-  return convert(where, inside(convert(where, in_floats(x), format, "XYXY"), canvas), "XYXY", format):to(x:dtype())
+  return convert(where, inside(convert(where, form.floats(x), format, "XYXY"), canvas), "XYXY", format):to(x:dtype())
 end
 
 --- Boxes cut off at the border of an image of canvas_size = { height, width }.
@@ -148,7 +146,7 @@ function M.pad(b, padding)
 end
 function M.resize(b, height, width)
   local x, sx, sy = b.data, width / b.canvas_size[2], height / b.canvas_size[1]
-  return (in_floats(x) * moth.tensor { sx, sy, sx, sy }:to(x:device())):to(x:dtype()), { height, width }
+  return (form.floats(x) * moth.tensor { sx, sy, sx, sy }:to(x:device())):to(x:dtype()), { height, width }
 end
 
 -- The boxes around the four corners of boxes that `map` moves: map(points (N, 2), ones (N, 1)) -> (N, 2). Whole numbers
@@ -156,15 +154,15 @@ end
 local function around(b, where, map, canvas)
   local x = b.data
   if x:numel() == 0 then return x, canvas end
-  local c = convert(where, where == "affine" and in_floats(x) or x, b.format, "XYXY"):reshape(-1, 4)
+  local c = convert(where, where == "affine" and form.floats(x) or x, b.format, "XYXY"):reshape(-1, 4)
   local n = B.size(c, 1)
-  local p = in_floats(c)
+  local p = form.floats(c)
   local function point(i, j) return moth.cat({ p:narrow(2, i, 1), p:narrow(2, j, 1) }, 2) end
   p = moth.stack({ point(1, 2), point(3, 2), point(3, 4), point(1, 4) }, 2):view(n * 4, 2)
   local out = map(p, moth.ones_like(p:narrow(2, 1, 1))):view(n, 4, 2)
   out = join(out:amin(2), out:amax(2)):view(x:size())
   if where == "elastic" then out = out:to(x:dtype()) end
-  if b.clamping_mode ~= "none" then out = inside(in_floats(out), canvas):to(out:dtype()) end
+  if b.clamping_mode ~= "none" then out = inside(form.floats(out), canvas):to(out:dtype()) end
   return convert(where, out, "XYXY", b.format):to(x:dtype()), canvas
 end
 

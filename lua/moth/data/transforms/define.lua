@@ -11,11 +11,6 @@ local M = {}
 local random = math.random
 --- A number from low to high.
 function M.between(low, high) return low + (high - low) * random() end
---- { height, width } of a size.
-function M.pair(size)
-  if type(size) == "number" then return { size, size } end
-  return size[2] and size or { size[1], size[1] }
-end
 --- A value as text.
 local function text(v)
   if type(v) ~= "table" or getmetatable(v) then return B.is_tensor(v) and B.format(v) or tostring(v) end
@@ -56,6 +51,14 @@ function M.range(self, key, around)
     check.fail("[transforms.%s] %s is a number or { low, high }, got %s", self.__name, key, text(v))
   end
   self[key] = v
+end
+
+--- Checks that the field `key` is two numbers, from 0 on.
+function M.two(self, key)
+  local v = self[key]
+  if #v ~= 2 or v[1] < 0 or v[2] < 0 then
+    check.fail("[transforms.%s] %s is { low, high }, at least 0, got %s", self.__name, key, text(v))
+  end
 end
 
 --- What an image or a mask is filled with.

@@ -4,12 +4,16 @@
 -- as ToTensor makes it; with one dimension more it is a batch of such. Where the sizes do not tell where the channels
 -- are (data/layout.lua), it is refused. A result has the form of what went in.
 local B = require "moth_lua"
+local moth = require "moth"
 local check = require "moth.utils.check"
 local layout = require "moth.data.layout"
 
 local M = {}
 
 function M.is_float(x) return B.tensor_dtype(x).is_floating_point end
+
+--- Floats to compute with: float32 of integers, else as they are.
+function M.floats(x) return M.is_float(x) and x or x:to(moth.float32) end
 
 local bits = { uint8 = 8, int8 = 7, int16 = 15, uint16 = 16, int32 = 31, int64 = 63 }
 

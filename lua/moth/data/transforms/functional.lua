@@ -107,15 +107,13 @@ end)
 
 --- The part in the middle; what lies outside of the image is 0.
 define("center_crop", ", count|count[] output_size", function(x, size)
-  if type(size) == "number" then size = { size, size } end
   local _, h, w = form.sizes(x)
-  local height, width = size[1], size[2] or size[1]
+  local height, width = unpack(geometry.pair("center_crop", "output_size", size))
   return planes.crop(x, geometry.middle(h, height), geometry.middle(w, width), height, width, 0)
 end)
 
 local function five(where, x, size)
-  if type(size) == "number" then size = { size, size } end
-  local height, width = size[1], size[2] or size[1]
+  local height, width = unpack(geometry.pair(where, "size", size))
   local _, h, w = form.sizes(x)
   if height > h or width > w then
     check.fail("[transforms.%s] the crop of %d x %d is larger than the image of %d x %d", where, height, width, h, w)

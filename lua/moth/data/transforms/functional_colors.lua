@@ -7,6 +7,7 @@ local check = require "moth.utils.check"
 local form = require "moth.data.transforms.form"
 local library = require "moth.utils.library"
 local signature = require "moth.utils.signature"
+local floats = form.floats
 
 -- a + factor * b as processors do it that multiply and add in one step, with one rounding, which PyTorch makes use of:
 -- where results are cut off to bytes, the last bit counts.
@@ -15,9 +16,6 @@ local function fused(a, b, factor)
   local f = ffi.new("float[1]", factor)
   return (a:to(moth.float64) + b:to(moth.float64) * tonumber(f[0])):to(moth.float32)
 end
-
--- Floats to compute with: float32 of integers, else as they are.
-local function floats(x) return form.is_float(x) and x or x:to(moth.float32) end
 
 local function colors(where, x)
   local c = form.sizes(x)

@@ -5,6 +5,13 @@ local check = require "moth.utils.check"
 
 local M = {}
 
+--- { height, width } of a size, a number, or a list of 1 or 2. name: the argument's.
+function M.pair(where, name, size)
+  if type(size) == "number" then size = { size } end
+  if #size ~= 1 and #size ~= 2 then check.fail("[transforms.%s] %s is 1 or 2 numbers, got %d", where, name, #size) end
+  return { size[1], size[2] or size[1] }
+end
+
 --- { left, above, right, below } of a padding: a number, or a list of 1, 2 or 4.
 function M.sides(where, padding)
   local p = padding
@@ -28,7 +35,10 @@ function M.resized(where, rows, columns, size, max_size)
     if max_size then check.fail("[transforms.%s] max_size goes with the size of the shorter side alone", where) end
     return size[1], size[2]
   end
-  if type(size) == "table" then size = size[1] end
+  if type(size) == "table" then
+    if #size > 2 then check.fail("[transforms.%s] size is 1 or 2 numbers, got %d", where, #size) end
+    size = size[1]
+  end
   local short, long = math.min(rows, columns), math.max(rows, columns)
   local a, b
   if not size then

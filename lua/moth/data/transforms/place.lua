@@ -9,7 +9,7 @@ local make = require "moth.data.transforms.define"
 local box_iou = require("moth.vision.boxes").box_iou
 local F = require("moth.data.transforms.functional").planes
 
-local random, between, pair, fill_of = math.random, make.between, make.pair, make.fill
+local random, between, fill_of = math.random, make.between, make.fill
 local MODES = "'nearest'|'nearest-exact'|'box'|'bilinear'|'bicubic'|'lanczos' interpolation='bilinear'"
 local NEAR = "'nearest'|'bilinear' interpolation='nearest'"
 local SMOOTH = "'nearest'|'bilinear' interpolation='bilinear'"
@@ -18,6 +18,9 @@ local FILL = "number|number[] fill=0"
 local MASK = ", *, number mask_fill?" -- what masks are filled with, if it is something else
 
 local M = {}
+
+-- Makes the field `key` { height, width }.
+local function pair(self, key) self[key] = geometry.pair(self.__name, key, self[key]) end
 
 return function(Transform)
   local function define(...) return make.transform(M, Transform, ...) end
@@ -85,7 +88,7 @@ return function(Transform)
   -- ---- parts and borders ------------------------------------------------------------------------------------
 
   define("CenterCrop", "count|count[] size", "size", {
-    init = function(self) self.size = pair(self.size) end,
+    init = function(self) pair(self, "size") end,
     image = function(self, x) return F.center_crop(x, self.size) end, mask = true,
     boxes = function(self, b)
       local h, w = b.canvas_size[1], b.canvas_size[2]
@@ -111,7 +114,7 @@ return function(Transform)
 
   define("RandomCrop", ("count|count[] size, size|size[] padding?, bool pad_if_needed=false, %s, %s"):format(FILL,
     PADDING) .. MASK, "size padding", {
-      init = function(self) self.size = pair(self.size) end,
+      init = function(self) pair(self, "size") end,
       draw = function(self, sample)
         local h, w = sample:size()
         local height, width = self.size[1], self.size[2]
@@ -145,7 +148,10 @@ return function(Transform)
   define("RandomResizedCrop", ("count|count[] size, number[] scale?, number[] ratio?, %s, bool antialias=true")
     :format(MODES), "size scale ratio", {
       init = function(self)
-        self.size, self.scale, self.ratio = pair(self.size), self.scale or { 0.08, 1 }, self.ratio or { 3 / 4, 4 / 3 }
+        pair(self, "size")
+        self.scale, self.ratio = self.scale or { 0.08, 1 }, self.ratio or { 3 / 4, 4 / 3 }
+        make.two(self, "scale")
+        make.two(self, "ratio")
       end,
       draw = function(self, sample)
         local h, w = sample:size()
@@ -173,12 +179,12 @@ return function(Transform)
 
   --- A list of five parts of the image: the corners and the middle.
   define("FiveCrop", "count|count[] size", "size", {
-    init = function(self) self.size = pair(self.size) end, refuses = { boxes = true, mask = true },
+    init = function(self) pair(self, "size") end, refuses = { boxes = true, mask = true },
     image = function(self, x) return F.five_crop(x, self.size) end,
   })
   --- These, and those of the mirrored image.
   define("TenCrop", "count|count[] size, bool vertical_flip=false", "size vertical_flip", {
-    init = function(self) self.size = pair(self.size) end, refuses = { boxes = true, mask = true },
+    init = function(self) pair(self, "size") end, refuses = { boxes = true, mask = true },
     image = function(self, x) return F.ten_crop(x, self.size, self.vertical_flip) end,
   })
 
@@ -347,7 +353,10 @@ return function(Transform)
   end
   define("ElasticTransform", ("number|number[] alpha=50, number|number[] sigma=5, %s, %s"):format(SMOOTH, FILL) .. MASK,
     "alpha sigma", {
-      init = function(self) self.alpha, self.sigma = pair(self.alpha), pair(self.sigma) end,
+      init = function(self)
+        pair(self, "alpha")
+        pair(self, "sigma")
+      end,
       draw = function(self, sample)
         local h, w = sample:size()
         local dx = noise(h, w, self.alpha[1], self.sigma[1], w, self.sigma)
@@ -366,6 +375,8 @@ return function(Transform)
       init = function(self)
         make.probability(self)
         self.scale, self.ratio = self.scale or { 0.02, 0.33 }, self.ratio or { 0.3, 3.3 }
+        make.two(self, "scale")
+        make.two(self, "ratio")
       end,
       draw = function(self, sample)
         local h, w = sample:size()

@@ -35,6 +35,7 @@ BoundingBoxes.__init = signature.init("transforms.BoundingBoxes(Tensor data, str
     o.clamping_mode
   if #o.canvas_size ~= 2 then check.fail("[transforms.BoundingBoxes] canvas_size is { height, width }") end
   require("moth.data.transforms.boxes").convert("BoundingBoxes", o.data, self.format, "XYXY")
+  if B.dim(o.data) == 1 then self.data = o.data:unsqueeze(1) end -- one box
 end)
 
 local function wrap(cls, fields) return setmetatable(fields, cls) end
