@@ -244,12 +244,7 @@ function(model, folder, base, task)
     base_model_name_or_path = base or json.null, rank_pattern = object(o.rank_pattern),
     alpha_pattern = object(o.alpha_pattern) }
   moth.save_safetensors(tensors, folder .. "/adapter_model.safetensors", { format = "pt" })
-  local path = folder .. "/adapter_config.json"
-  local f, message = io.open(path .. ".tmp", "w")
-  if not f then check.fail("[lora.save] %s", message) end
-  f:write(config, "\n")
-  f:close()
-  os.rename(path .. ".tmp", path)
+  B.write_pieces(folder .. "/adapter_config.json", { config .. "\n" }, "lora.save")
 end)
 
 local unsupported = { use_dora = "DoRA", use_qalora = "QALoRA", use_bdlora = "BD-LoRA",

@@ -1,4 +1,5 @@
 --- What a run was: run.json in its folder, with the configuration, versions, the machine and the state of git.
+local B = require "moth_lua"
 local check = require "moth.utils.check"
 local moth = require "moth"
 local signature = require "moth.utils.signature"
@@ -47,11 +48,7 @@ function M.write(folder, config)
     all.config = config
   end
   table.insert(all.starts, now)
-  local f, message = io.open(path .. ".tmp", "w")
-  if not f then check.fail("[train.Trainer] %s", message) end
-  f:write(json.encode(all), "\n")
-  f:close()
-  os.rename(path .. ".tmp", path)
+  B.write_pieces(path, { json.encode(all) .. "\n" }, "train.Trainer")
   if now.git and now.git.changed then
     os.execute(("git diff HEAD > %s 2>/dev/null"):format(system.quoted(folder .. "/git.diff")))
   end
