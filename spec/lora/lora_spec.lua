@@ -114,6 +114,9 @@ describe("LoRA", function()
     local blocks = require "moth.quantization.blocks"
     local weight = moth.zeros({ 4, 34 }, { dtype = moth.uint8 }) -- a scale of 2 bytes, 32 elements
     local model = nn.Sequential(blocks.BlockLinear(weight, "Q8_0"), nn.ReLU())
+    local mixed = lora.wrap(nn.Sequential(nn.Linear(2, 32), blocks.BlockLinear(weight, "Q8_0")))
+    assert.error_matches(function() lora.merge(mixed) end, "BlockLinear is quantized")
+    assert.equal("LoRALinear", mixed[1].__name) -- nothing is merged by halves
     filled(lora.wrap(model, { r = 2 }))
     local x = moth.randn(3, 32)
     close((x:matmul(model[1].lora_A.weight:t()):matmul(model[1].lora_B.weight:t()) * 4):relu(), model(x))

@@ -163,9 +163,16 @@ M.merge = signature("lora.merge(Module model)", function(model)
     local w = moth.is_tensor(e[2].weight) and e[2].weight:data_ptr()
     if w then users[tostring(w)] = (users[tostring(w)] or 0) + 1 end
   end
-  for _, e in ipairs(wrapped("merge", model)) do
-    local w = e[2].base_layer.weight
-    replace(model, names, e[2], e[2]:merged(moth.is_tensor(w) and users[tostring(w:data_ptr())] > 1))
+  local list = wrapped("merge", model)
+  for _, e in ipairs(list) do -- before anything is changed
+    local base = e[2].base_layer
+    if not moth.is_tensor(base.weight) or not base.weight:is_floating_point() then
+      check.fail("[lora.merge] %s is quantized: nothing can be added to its weight\nHINT: load the model with \z
+        { dtype = moth.float32 }, then the adapter", class.name(base))
+    end
+  end
+  for _, e in ipairs(list) do
+    replace(model, names, e[2], e[2]:merged(users[tostring(e[2].base_layer.weight:data_ptr())] > 1))
   end
   model.lora = nil
   return model

@@ -1,7 +1,6 @@
 --- The layers of moth.lora: a frozen layer and a product of two small matrices that is added to it.
 --
 -- scaling is alpha / r, or alpha / sqrt(r) of rank-stabilized LoRA. The names of the parameters are PEFT's.
-local check = require "moth.utils.check"
 local class = require "moth.class"
 local moth = require "moth"
 local nn = moth.nn
@@ -27,10 +26,6 @@ end
 --- Adds the product to the weight of the layer below, or to a copy of it where others use it, and gives this layer.
 function LoRA:merged(is_shared)
   local base = self.base_layer
-  if not moth.is_tensor(base.weight) or not base.weight:is_floating_point() then
-    check.fail("[lora.merge] %s is quantized: nothing can be added to its weight\nHINT: load the model with \z
-      { dtype = moth.float32 }, then the adapter", class.name(base))
-  end
   moth.no_grad(function()
     local delta = self:delta()
     if is_shared then base.weight = nn.Parameter(base.weight:clone(), base.weight:requires_grad()) end
